@@ -1,0 +1,37 @@
+# Two commands from a fresh checkout: `make demo` and `make test`. Both make .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+NATIVE := CMakeLists.txt pyproject.toml constraints.txt $(wildcard native/*)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test test-slow lint format clean
+
+demo: .venv/ready
+	$(BIN)/headrace demo
+
+test: lint
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
+
+test-slow: .venv/ready
+	$(BIN)/python -m pytest -q -m slow
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch is installed first and alone: pip then finds it in place and looks for no other. The package is built in an
+# environment of its own, which holds no torch.
+.venv/ready: $(NATIVE)
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	PIP_CONSTRAINT=constraints.txt $(PIP) -e ".[test,lint]"
+	touch $@
+
+clean:
+	rm -rf .venv build src/headrace/*.so

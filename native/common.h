@@ -1,0 +1,45 @@
+// What every kernel shares: errors, 64-bit sizes, prefetching and the division of work over threads.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace headrace {
+
+inline void require(bool ok, const char* what) {
+    if (!ok) throw std::invalid_argument(what);
+}
+
+inline void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
+
+// A range of `total` items cut into `parts` nearly equal pieces: where piece `i` begins.
+inline int64_t cut(int64_t total, int64_t parts, int64_t i) {
+    return static_cast<int64_t>(static_cast<__int128>(total) * i / parts);
+}
+
+// Threads worth starting for `items` units of work, one per `grain` at the most.
+inline int useful_threads(int threads, int64_t items, int64_t grain) {
+    return static_cast<int>(std::clamp<int64_t>(items / grain, 1, std::max(threads, 1)));
+}
+
+// Exceptions must not leave an OpenMP region: the first message is kept and thrown after it.
+class FirstError {
+public:
+    void set(const char* what) noexcept {
+        const char* none = nullptr;
+        __atomic_compare_exchange_n(&what_, &none, what, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+    bool any() const noexcept { return __atomic_load_n(&what_, __ATOMIC_RELAXED) != nullptr; }
+    void rethrow() const {
+        if (what_) throw std::invalid_argument(what_);
+    }
+
+private:
+    const char* what_ = nullptr;
+};
+
+}  // namespace headrace

@@ -1,0 +1,35 @@
+#include <cstdlib>
+
+#include "vector.h"
+
+namespace headrace {
+
+namespace baseline {
+extern const VectorTable table;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const VectorTable table;
+}
+namespace avx512 {
+extern const VectorTable table;
+}
+#endif
+
+const VectorTable& vector_table() {
+    static const VectorTable& chosen = []() -> const VectorTable& {
+#if defined(__x86_64__)
+        __builtin_cpu_init();
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512cd"))
+            return avx512::table;
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+            return avx2::table;
+#endif
+        return baseline::table;
+    }();
+    return chosen;
+}
+
+}  // namespace headrace

@@ -1,0 +1,462 @@
+// Compiled once per instruction set: HEADRACE_LEVEL names it. See vector.h for why nothing standard is included.
+#include "vector.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace headrace::HEADRACE_LEVEL {
+namespace {
+
+// ---- drawing neighbours
+
+struct Counters {  // blocks to draw, in structure-of-arrays form, eight at a time
+    uint64_t slot_block[8], low[8], high[8];
+};
+
+// Eight blocks of four words, one block after the other.
+void philox8(PhiloxKey key, uint32_t hop, const Counters& in, uint32_t* words) {
+#if defined(__AVX512F__)
+    __m512i c0 = _mm512_loadu_si512(in.slot_block), c1 = _mm512_loadu_si512(in.low);
+    __m512i c2 = _mm512_loadu_si512(in.high), c3 = _mm512_set1_epi64(hop);
+    const __m512i m0 = _mm512_set1_epi64(0xD2511F53u), m1 = _mm512_set1_epi64(0xCD9E8D57u);
+    uint32_t k0 = key.k0, k1 = key.k1;
+    // Lanes hold 32-bit values; what gathers above bit 32 is never read by the multiplication.
+    for (int round = 0; round < 10; ++round) {
+        const __m512i a = _mm512_mul_epu32(m0, c0), b = _mm512_mul_epu32(m1, c2);
+        c0 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(b, 32), c1), _mm512_set1_epi64(k0));
+        c1 = b;
+        c2 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(a, 32), c3), _mm512_set1_epi64(k1));
+        c3 = a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    const __m512i low = _mm512_set1_epi64(0xFFFFFFFF);
+    const __m512i w01 = _mm512_or_si512(_mm512_and_si512(c0, low), _mm512_slli_epi64(c1, 32));
+    const __m512i w23 = _mm512_or_si512(_mm512_and_si512(c2, low), _mm512_slli_epi64(c3, 32));
+    const __m512i first = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+    const __m512i second = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+    _mm512_storeu_si512(words, _mm512_permutex2var_epi64(w01, first, w23));
+    _mm512_storeu_si512(words + 16, _mm512_permutex2var_epi64(w01, second, w23));
+#else
+    for (int i = 0; i < 8; ++i) {
+        const PhiloxBlock block =
+            philox(key, static_cast<uint32_t>(in.slot_block[i]), static_cast<uint32_t>(in.low[i]),
+                   static_cast<uint32_t>(in.high[i]), hop);
+        for (int w = 0; w < 4; ++w) words[4 * i + w] = block.word[w];
+    }
+#endif
+}
+
+// Floyd's method for at most 16 of `degree`: slot i draws from 0 .. degree - take + i, and takes that bound
+// itself when the drawn one is taken already.
+inline void floyd16(const uint32_t* words, int64_t degree, int take, int64_t begin, int64_t* out) {
+    const uint32_t first = static_cast<uint32_t>(degree - take);
+#if defined(__AVX512F__)
+    __m512i chosen = _mm512_set1_epi32(-1);
+    for (int i = 0; i < take; ++i) {
+        uint32_t r = below(words[i], first + i + 1);
+        if (_mm512_cmpeq_epi32_mask(chosen, _mm512_set1_epi32(static_cast<int>(r)))) r = first + i;
+        chosen = _mm512_mask_set1_epi32(chosen, static_cast<__mmask16>(1u << i), static_cast<int>(r));
+        out[i] = begin + r;
+    }
+#else
+    uint32_t chosen[16];
+    for (int i = 0; i < 16; ++i) chosen[i] = 0xFFFFFFFFu;
+    for (int i = 0; i < take; ++i) {
+        uint32_t r = below(words[i], first + i + 1);
+        uint32_t taken = 0;
+        for (int q = 0; q < 16; ++q) taken |= chosen[q] == r;
+        if (taken) r = first + i;
+        chosen[i] = r;
+        out[i] = begin + r;
+    }
+#endif
+}
+
+inline int64_t draw_slot(PhiloxKey key, uint32_t hop, const DrawRow& row, int64_t slot, int64_t bound) {
+    const uint32_t low = static_cast<uint32_t>(row.node), high = static_cast<uint32_t>(row.node >> 32);
+    if (row.degree <= kNarrowDegree) {
+        const PhiloxBlock b = philox(key, static_cast<uint32_t>(slot / 4), low, high, hop);
+        return below(b.word[slot % 4], static_cast<uint64_t>(bound));
+    }
+    const PhiloxBlock b = philox(key, static_cast<uint32_t>(slot / 2), low, high, hop);
+    const int w = static_cast<int>(slot % 2) * 2;
+    return static_cast<int64_t>(below_wide(b.word[w], b.word[w + 1], static_cast<uint64_t>(bound)));
+}
+
+// Any number of any degree: a small hash table remembers what is taken.
+void floyd_any(PhiloxKey key, uint32_t hop, const DrawRow& row, int64_t* table, int64_t* out) {
+    const int64_t mask = draw_scratch(row.take) - 1;
+    for (int64_t i = 0; i <= mask; ++i) table[i] = -1;
+    const auto insert = [&](int64_t value) {  // false if it was there
+        uint64_t at = (static_cast<uint64_t>(value) * 0x9E3779B97F4A7C15ull) >> 20;
+        for (;; ++at) {
+            int64_t& cell = table[static_cast<int64_t>(at) & mask];
+            if (cell == value) return false;
+            if (cell < 0) return cell = value, true;
+        }
+    };
+    for (int64_t i = 0; i < row.take; ++i) {
+        const int64_t bound = row.degree - row.take + i;
+        int64_t r = draw_slot(key, hop, row, i, bound + 1);
+        if (!insert(r)) insert(r = bound);
+        out[i] = row.begin + r;
+    }
+}
+
+void draw(PhiloxKey key, uint32_t hop, bool replace, const DrawRow* rows, int64_t count, int64_t* scratch,
+          int64_t* positions) {
+    // Short draws are made together, eight blocks at a time; each row owns `blocks` consecutive blocks.
+    uint32_t words[kDrawGroup * 16 + 32];
+    int32_t offset[kDrawGroup];
+    Counters counters;
+    int filled = 0, done = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const DrawRow& row = rows[i];
+        const bool all = !replace && row.take == row.degree;
+        offset[i] = -1;
+        if (all || row.take == 0 || row.take > 16 || row.degree > kNarrowDegree) continue;
+        offset[i] = 4 * (done + filled);
+        for (int64_t block = 0; block < (row.take + 3) / 4; ++block) {
+            counters.slot_block[filled] = static_cast<uint64_t>(block);
+            counters.low[filled] = static_cast<uint32_t>(row.node);
+            counters.high[filled] = row.node >> 32;
+            if (++filled == 8) {
+                philox8(key, hop, counters, words + 4 * done);
+                done += 8;
+                filled = 0;
+            }
+        }
+    }
+    if (filled) {
+        for (int i = filled; i < 8; ++i) counters.slot_block[i] = counters.low[i] = counters.high[i] = 0;
+        philox8(key, hop, counters, words + 4 * done);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        const DrawRow& row = rows[i];
+        if (offset[i] >= 0) {
+            if (!replace) {
+                floyd16(words + offset[i], row.degree, static_cast<int>(row.take), row.begin, positions);
+            } else {
+                for (int64_t s = 0; s < row.take; ++s)
+                    positions[s] = row.begin + below(words[offset[i] + s], static_cast<uint64_t>(row.degree));
+            }
+        } else if (replace) {
+            for (int64_t s = 0; s < row.take; ++s)
+                positions[s] = row.begin + draw_slot(key, hop, row, s, row.degree);
+        } else if (row.take == row.degree) {
+            for (int64_t s = 0; s < row.take; ++s) positions[s] = row.begin + s;
+        } else {
+            floyd_any(key, hop, row, scratch, positions);
+        }
+        positions += row.take;
+    }
+}
+
+// ---- aggregating rows
+
+typedef float Floats __attribute__((vector_size(64)));
+typedef double Doubles __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+template <class V, class P>
+inline V load_as(const P* p) {
+    V v;
+    __builtin_memcpy(&v, p, sizeof(V));
+    return v;
+}
+template <class V, class P>
+inline void store_as(P* p, V v) {
+    __builtin_memcpy(p, &v, sizeof(V));
+}
+
+struct F32 {
+    using Type = float;
+    using Sum = float;
+    using Vector = Floats;
+    static Floats load(const float* p) { return load_as<Floats>(p); }
+    static void store(float* p, Floats v) { store_as(p, v); }
+    static float get(const float* p) { return *p; }
+    static void put(float* p, float v) { *p = v; }
+};
+
+struct F64 {
+    using Type = double;
+    using Sum = double;
+    using Vector = Doubles;
+    static Doubles load(const double* p) { return load_as<Doubles>(p); }
+    static void store(double* p, Doubles v) { store_as(p, v); }
+    static double get(const double* p) { return *p; }
+    static void put(double* p, double v) { *p = v; }
+};
+
+struct BF16 {
+    using Type = uint16_t;
+    using Sum = float;
+    using Vector = Floats;
+    static Floats load(const uint16_t* p) {
+        const auto wide = __builtin_convertvector(load_as<Halves>(p), Words) << 16;
+        return reinterpret_cast<Floats>(wide);
+    }
+    static void store(uint16_t* p, Floats v) {  // to nearest, ties to even; NaN stays NaN
+        const auto bits = reinterpret_cast<Words>(v);
+        const auto rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+        const auto nan = reinterpret_cast<Words>(v != v);
+        store_as(p, __builtin_convertvector((rounded & ~nan) | (nan & 0x7FC0), Halves));
+    }
+    static float get(const uint16_t* p) {
+        const uint32_t bits = uint32_t{*p} << 16;
+        float v;
+        __builtin_memcpy(&v, &bits, 4);
+        return v;
+    }
+    static void put(uint16_t* p, float v) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, &v, 4);
+        *p = v != v ? 0x7FC0 : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    }
+};
+
+struct F16 {
+    using Type = uint16_t;
+    using Sum = float;
+    using Vector = Floats;
+    static float get(const uint16_t* p) {
+#if defined(__F16C__)
+        return _cvtsh_ss(*p);
+#else
+        const uint32_t h = *p, sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, fraction = h & 0x3FF;
+        uint32_t bits;
+        if (exponent == 31) {
+            bits = sign | 0x7F800000u | fraction << 13;
+        } else if (exponent) {
+            bits = sign | (exponent + 112) << 23 | fraction << 13;
+        } else {  // zero and subnormals are exact multiples of 2^-24
+            const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+            return sign ? -magnitude : magnitude;
+        }
+        float v;
+        __builtin_memcpy(&v, &bits, 4);
+        return v;
+#endif
+    }
+    static void put(uint16_t* p, float v) {
+#if defined(__F16C__)
+        *p = _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT);
+#else
+        uint32_t bits;
+        __builtin_memcpy(&bits, &v, 4);
+        const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
+        if (magnitude >= 0x7F800000u) {
+            *p = static_cast<uint16_t>(sign | (magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u));
+        } else if (magnitude >= 0x477FF000u) {  // rounds past the largest half
+            *p = static_cast<uint16_t>(sign | 0x7C00u);
+        } else if (magnitude >= 0x38800000u) {
+            *p = static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xFFFu + (magnitude >> 13 & 1)) >> 13));
+        } else {  // subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
+            float scaled;
+            __builtin_memcpy(&scaled, &magnitude, 4);
+            scaled += 0.5f;
+            uint32_t half;
+            __builtin_memcpy(&half, &scaled, 4);
+            *p = static_cast<uint16_t>(sign | (half - 0x3F000000u));
+        }
+#endif
+    }
+    static Floats load(const uint16_t* p) {
+#if defined(__AVX512F__)
+        return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#else
+        Floats v;
+        for (int i = 0; i < 16; ++i) v[i] = get(p + i);
+        return v;
+#endif
+    }
+    static void store(uint16_t* p, Floats v) {
+#if defined(__AVX512F__)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                            _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+#else
+        for (int i = 0; i < 16; ++i) put(p + i, v[i]);
+#endif
+    }
+};
+
+template <class Body>
+inline void with_element(Element element, Body body) {
+    switch (element) {
+        case Element::f32: return body(F32{});
+        case Element::f64: return body(F64{});
+        case Element::bf16: return body(BF16{});
+        case Element::f16: return body(F16{});
+    }
+}
+
+constexpr int kAhead = 24;  // rows requested before they are needed
+constexpr int kTile = 8;    // vectors of one row held in registers
+
+inline void prefetch_row(const void* row, int64_t bytes) {
+    const char* p = static_cast<const char*>(row);
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 3);
+}
+
+// Columns are covered by `vectors` registers beginning at `at[v]`. The last one is moved back so that it ends
+// with the row: it repeats some columns of the one before, with the same values.
+template <class E, bool Weighted, int N>
+inline void sum_columns(const RowTile& tile, int64_t column, int64_t last, typename E::Sum* accumulator,
+                        bool request) {
+    using S = typename E::Sum;
+    using T = typename E::Type;
+    constexpr int L = 64 / sizeof(S);
+    int64_t at[N];
+    typename E::Vector sum[N];
+    for (int v = 0; v < N; ++v) {
+        at[v] = column + v * L < last ? column + v * L : last;
+        sum[v] = load_as<typename E::Vector>(accumulator + at[v]);
+    }
+    const int64_t bytes = tile.width * static_cast<int64_t>(sizeof(T));
+    const int64_t known = tile.count + tile.ahead;
+    for (int64_t i = 0; i < tile.count; ++i) {
+        if (request && i + kAhead < known) prefetch_row(tile.rows[i + kAhead], bytes);
+        const T* row = static_cast<const T*>(tile.rows[i]);
+        if constexpr (Weighted) {
+            const S c = static_cast<const S*>(tile.coefficients)[i];
+            for (int v = 0; v < N; ++v) sum[v] += E::load(row + at[v]) * c;
+        } else {
+            for (int v = 0; v < N; ++v) sum[v] += E::load(row + at[v]);
+        }
+    }
+    for (int v = 0; v < N; ++v) store_as(accumulator + at[v], sum[v]);
+}
+
+template <class E, bool Weighted>
+void sum_rows(const RowTile& tile, typename E::Sum* accumulator) {
+    using S = typename E::Sum;
+    using T = typename E::Type;
+    constexpr int L = 64 / sizeof(S);
+    const int64_t d = tile.width;
+    if (d < L) {
+        const int64_t known = tile.count + tile.ahead;
+        for (int64_t i = 0; i < tile.count; ++i) {
+            if (i + kAhead < known) __builtin_prefetch(tile.rows[i + kAhead], 0, 3);
+            const T* row = static_cast<const T*>(tile.rows[i]);
+            const S c = Weighted ? static_cast<const S*>(tile.coefficients)[i] : S{1};
+            for (int64_t j = 0; j < d; ++j) accumulator[j] += Weighted ? E::get(row + j) * c : E::get(row + j);
+        }
+        return;
+    }
+    // The overlapping last vector must not be added twice to what earlier vectors stored: each tile of columns
+    // is loaded whole before any of it is stored, and the overlap is kept inside one tile.
+    const int64_t vectors = (d + L - 1) / L, last = d - L;
+    for (int64_t v = 0; v < vectors;) {
+        int64_t n = vectors - v;
+        if (n > kTile) n = n == kTile + 1 ? kTile - 1 : kTile;  // never leave a lone overlapping vector behind
+        const bool request = v == 0;
+        switch (n) {
+            case 1: sum_columns<E, Weighted, 1>(tile, v * L, last, accumulator, request); break;
+            case 2: sum_columns<E, Weighted, 2>(tile, v * L, last, accumulator, request); break;
+            case 3: sum_columns<E, Weighted, 3>(tile, v * L, last, accumulator, request); break;
+            case 4: sum_columns<E, Weighted, 4>(tile, v * L, last, accumulator, request); break;
+            case 5: sum_columns<E, Weighted, 5>(tile, v * L, last, accumulator, request); break;
+            case 6: sum_columns<E, Weighted, 6>(tile, v * L, last, accumulator, request); break;
+            case 7: sum_columns<E, Weighted, 7>(tile, v * L, last, accumulator, request); break;
+            default: sum_columns<E, Weighted, 8>(tile, v * L, last, accumulator, request); break;
+        }
+        v += n;
+    }
+}
+
+void sum(Element element, const RowTile& tile, void* accumulator) {
+    with_element(element, [&]<class E>(E) {
+        auto* a = static_cast<typename E::Sum*>(accumulator);
+        tile.coefficients ? sum_rows<E, true>(tile, a) : sum_rows<E, false>(tile, a);
+    });
+}
+
+void max(Element element, const RowTile& tile, void* accumulator, int32_t* where) {
+    with_element(element, [&]<class E>(E) {
+        using S = typename E::Sum;
+        using T = typename E::Type;
+        auto* best = static_cast<S*>(accumulator);
+        const int64_t bytes = tile.width * static_cast<int64_t>(sizeof(T)), known = tile.count + tile.ahead;
+        for (int64_t i = 0; i < tile.count; ++i) {
+            if (i + kAhead < known) prefetch_row(tile.rows[i + kAhead], bytes);
+            const T* row = static_cast<const T*>(tile.rows[i]);
+            const S c = tile.coefficients ? static_cast<const S*>(tile.coefficients)[i] : S{1};
+            const int32_t slot = static_cast<int32_t>(tile.first + i);
+            for (int64_t j = 0; j < tile.width; ++j) {
+                const S value = E::get(row + j) * c;
+                // A NaN wins and stays, as in torch.
+                const bool better = slot == 0 || value > best[j] || (value != value && best[j] == best[j]);
+                best[j] = better ? value : best[j];
+                where[j] = better ? slot : where[j];
+            }
+        }
+    });
+}
+
+void max_gradient(Element element, const RowTile& tile, const int32_t* const* where, const int32_t* slots,
+                  void* accumulator) {
+    with_element(element, [&]<class E>(E) {
+        using S = typename E::Sum;
+        using T = typename E::Type;
+        auto* sum = static_cast<S*>(accumulator);
+        for (int64_t i = 0; i < tile.count; ++i) {
+            const T* row = static_cast<const T*>(tile.rows[i]);
+            const S c = tile.coefficients ? static_cast<const S*>(tile.coefficients)[i] : S{1};
+            for (int64_t j = 0; j < tile.width; ++j)
+                sum[j] += where[i][j] == slots[i] ? E::get(row + j) * c : S{0};
+        }
+    });
+}
+
+void dot(Element element, const RowTile& tile, const void* with, const int32_t* where, void* dots) {
+    with_element(element, [&]<class E>(E) {
+        using S = typename E::Sum;
+        using T = typename E::Type;
+        constexpr int L = 64 / sizeof(S);
+        const T* other = static_cast<const T*>(with);
+        const int64_t bytes = tile.width * static_cast<int64_t>(sizeof(T)), known = tile.count + tile.ahead;
+        for (int64_t i = 0; i < tile.count; ++i) {
+            if (i + kAhead < known) prefetch_row(tile.rows[i + kAhead], bytes);
+            const T* row = static_cast<const T*>(tile.rows[i]);
+            const int32_t slot = static_cast<int32_t>(tile.first + i);
+            S total = 0;
+            int64_t j = 0;
+            if (!where) {
+                typename E::Vector partial{};
+                for (; j + L <= tile.width; j += L) partial += E::load(row + j) * E::load(other + j);
+                for (int l = 0; l < L; ++l) total += partial[l];
+            }
+            for (; j < tile.width; ++j)
+                if (!where || where[j] == slot) total += E::get(row + j) * E::get(other + j);
+            static_cast<S*>(dots)[i] = total;
+        }
+    });
+}
+
+void store(Element element, const void* accumulator, double scale, int64_t width, void* out) {
+    with_element(element, [&]<class E>(E) {
+        using S = typename E::Sum;
+        using T = typename E::Type;
+        constexpr int L = 64 / sizeof(S);
+        const S* from = static_cast<const S*>(accumulator);
+        const S factor = static_cast<S>(scale);
+        T* to = static_cast<T*>(out);
+        int64_t j = 0;
+        for (; j + L <= width; j += L) E::store(to + j, load_as<typename E::Vector>(from + j) * factor);
+        for (; j < width; ++j) E::put(to + j, from[j] * factor);
+    });
+}
+
+#define HEADRACE_STRING(name) #name
+#define HEADRACE_NAME(name) HEADRACE_STRING(name)
+
+}  // namespace
+
+extern const VectorTable table;
+const VectorTable table{HEADRACE_NAME(HEADRACE_LEVEL), draw, sum, max, max_gradient, dot, store};
+
+}  // namespace headrace::HEADRACE_LEVEL

@@ -1,0 +1,58 @@
+// The loops that gain from wide registers, compiled once per instruction set (vector.cpp) and chosen at load
+// time (dispatch.cpp). Plain pointers only: this header and vector.cpp must not pull in standard templates.
+#pragma once
+
+#include <stdint.h>
+
+#include "philox.h"
+
+namespace headrace {
+
+// One frontier node to sample from: its neighbours are positions begin .. begin + degree of the graph.
+struct DrawRow {
+    uint64_t node;
+    int64_t begin, degree, take;
+};
+
+enum class Element : int32_t { f32, f64, bf16, f16 };
+
+// Rows of one aggregation task, with addresses and coefficients already looked up.
+struct RowTile {
+    const void* const* rows;   // address of each neighbour's row
+    const void* coefficients;  // one per neighbour in the accumulator's type, or null for all ones
+    int64_t count;             // neighbours of this row that stand in this tile
+    int64_t ahead;             // further addresses behind `rows` that may be prefetched
+    int64_t width;             // elements of a row
+    int64_t first;             // position within its row of the tile's first neighbour
+};
+
+struct VectorTable {
+    const char* name;
+    // Positions of the neighbours drawn for each row, `take` per row, one row after the other.
+    void (*draw)(PhiloxKey key, uint32_t hop, bool replace, const DrawRow* rows, int64_t count, int64_t* scratch,
+                 int64_t* positions);
+    // accumulator (fp32, fp64 for fp64 rows) += the tile's rows, in order.
+    void (*sum)(Element element, const RowTile& tile, void* accumulator);
+    // accumulator = max with the tile's rows; where = which neighbour of the row (the first that reaches it).
+    void (*max)(Element element, const RowTile& tile, void* accumulator, int32_t* where);
+    // The gradient of max: accumulator += row[c] where `where[row][c]` names this edge.
+    void (*max_gradient)(Element element, const RowTile& tile, const int32_t* const* where, const int32_t* slots,
+                         void* accumulator);
+    // dots[i] = <row, rows[i]>, over the columns c with where[c] == first + i if `where` is given.
+    void (*dot)(Element element, const RowTile& tile, const void* row, const int32_t* where, void* dots);
+    // out = accumulator * scale, in the element's type.
+    void (*store)(Element element, const void* accumulator, double scale, int64_t width, void* out);
+};
+
+// What `draw` needs as scratch for rows that take at most `take` neighbours each.
+static inline int64_t draw_scratch(int64_t take) {
+    int64_t table = 64;
+    while (table < 4 * take) table *= 2;
+    return table;
+}
+
+constexpr int64_t kDrawGroup = 32;  // rows per call of draw, at the most
+
+const VectorTable& vector_table();  // the widest that this processor runs
+
+}  // namespace headrace

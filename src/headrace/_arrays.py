@@ -1,0 +1,54 @@
+"""Arrays between the user, torch and the native module: always by reference, never by copy where it can be helped."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def thread_count(threads: int | None) -> int:
+    """The number of threads to use: as asked for, or every processor this process may run on."""
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    return threads
+
+
+def as_tensor(array: Any, name: str) -> Tensor:
+    """A tensor over `array` (torch, numpy or a sequence), contiguous and on the CPU."""
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch computes little with these
+            array = array.astype(np.int64)
+        with warnings.catch_warnings():  # a read-only array (a memory map) is fine: nothing here writes to it
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.from_numpy(np.ascontiguousarray(array))
+    else:
+        tensor = torch.as_tensor(array)
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{name} must be on the CPU, not on {tensor.device}: call .cpu() on it")
+    return tensor.detach().contiguous()
+
+
+def as_ids(array: Any, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
+    """A one-dimensional tensor of ids: int32 or int64 as given, other integers widened."""
+    tensor = as_tensor(array, name)
+    if tensor.dim() != 1:
+        raise ValueError(f"{name} must have one dimension, not shape {tuple(tensor.shape)}")
+    if tensor.numel() == 0 and tensor.dtype == torch.float32:  # what an empty list becomes
+        tensor = tensor.long()
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integers, not {tensor.dtype}")
+    if dtype is not None:
+        return tensor.to(dtype)
+    return tensor if tensor.dtype in (torch.int32, torch.int64) else tensor.long()
+
+
+def first_outside(ids: Tensor, low: int, high: int) -> int:
+    """The position of the first id that is not in [low, high)."""
+    return int(((ids < low) | (ids >= high)).nonzero()[0])

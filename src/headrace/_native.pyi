@@ -1,0 +1,113 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+level: str
+
+def id_range(ids: Any, threads: int) -> tuple[int, int]: ...
+def build_csr(
+    src: Any,
+    dst: Any,
+    num_nodes: int,
+    *,
+    wide_index: bool,
+    undirected: bool,
+    deduplicate: bool,
+    self_loops: str,
+    positions: bool,
+    threads: int,
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any] | None]: ...
+def transpose_csr(
+    indptr: Any, indices: Any, columns: int, *, positions: bool, threads: int
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any] | None]: ...
+def check_csr(indptr: Any, indices: Any, columns: int, threads: int) -> None: ...
+
+class Pool:
+    @staticmethod
+    def create(limit: int) -> Pool: ...
+    def empty(self, bytes: int) -> NDArray[np.uint8]: ...
+    def stats(self) -> dict[str, int]: ...
+    def clear(self) -> None: ...
+
+def gather(rows: Any, ids: Any, out: Any, threads: int) -> None: ...
+def aggregate(
+    x: Any,
+    indptr: Any,
+    indices: Any,
+    out: Any,
+    reduce: str,
+    *,
+    ids: Any | None,
+    weight: Any | None,
+    position: Any | None,
+    scale: Any | None,
+    where: Any | None,
+    threads: int,
+) -> None: ...
+def max_gradient(
+    grad: Any,
+    indptr: Any,
+    indices: Any,
+    position: Any,
+    forward: Any,
+    where: Any,
+    out: Any,
+    *,
+    weight: Any | None,
+    threads: int,
+) -> None: ...
+def weight_gradient(
+    x: Any,
+    indptr: Any,
+    indices: Any,
+    grad: Any,
+    out: Any,
+    *,
+    ids: Any | None,
+    row_scale: Any | None,
+    where: Any | None,
+    threads: int,
+) -> None: ...
+
+class Sampler:
+    def __init__(self, indptr: Any, indices: Any, fanouts: list[int], *, replace: bool, hash: bool) -> None: ...
+    def sample(
+        self, seeds: Any, pool: Pool, *, seed: int, epoch: int, batch: int, positions: bool, threads: int
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64] | None, list[int], list[int]]: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+
+def power_law_weights(seed: int, exponent: float, most: float, nodes: int, threads: int) -> NDArray[np.float64]: ...
+def candidate_edges(
+    cumulative: Any,
+    class_ends: Any,
+    class_of: Any,
+    *,
+    block: int,
+    within_block: float,
+    within_class: float,
+    mean_degree: float,
+    seed: int,
+    round: int,
+    wanted: float,
+    undirected: bool,
+    wide: bool,
+    threads: int,
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+def thin_edges(indptr: Any, indices: Any, keep: int, id: Any, threads: int) -> tuple[NDArray[Any], NDArray[Any]]: ...
+def noisy_rows(seed: int, center: Any, label: Any, out: Any, threads: int) -> None: ...
+def random_words(seed: int, epoch: int, purpose: int, count: int, threads: int) -> NDArray[np.uint64]: ...
+def bare_sample(
+    indptr: Any,
+    indices: Any,
+    stamp: Any,
+    seeds: Any,
+    fanouts: Any,
+    sources: Any,
+    targets: Any,
+    nodes: Any,
+    seed: int,
+) -> tuple[int, int]: ...
+def bare_gather(rows: Any, ids: Any, out: Any, threads: int) -> None: ...
+def bare_sum(x: Any, indptr: Any, indices: Any, out: Any, threads: int) -> None: ...

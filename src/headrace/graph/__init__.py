@@ -1,0 +1,8 @@
+"""Graphs and datasets: what they are, how they are built, stored, generated and loaded."""
+
+from headrace.graph import generate
+from headrace.graph.dataset import Dataset, open_dataset
+from headrace.graph.graph import Graph
+from headrace.graph.load import load
+
+__all__ = ["Dataset", "Graph", "generate", "load", "open_dataset"]

@@ -1,0 +1,199 @@
+"""`Graph`: immutable compressed rows, row v listing the in-neighbours of v."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headrace import _native
+from headrace._arrays import as_ids, as_tensor, first_outside, thread_count
+
+SelfLoops = Literal["keep", "add", "drop"]
+
+
+class Graph:
+    """A graph in compressed sparse row form: row v lists the sources of the edges into v.
+
+    `indptr` is int64, `indices` int32 while node ids fit and int64 beyond. `weight`, `edge_id` and `permutation` are
+    optional and stand in the order of `indices`: an edge's weight, its id in the list it came from (-1 for a self loop
+    that was added), and, in a reversed graph, its position in the graph that was reversed.
+
+    >>> import headrace as hr
+    >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> graph
+    Graph(num_nodes=3, num_edges=3)
+    >>> graph.neighbours(1).tolist()
+    [0]
+    """
+
+    __slots__ = ("__weakref__", "_reverse", "edge_id", "indices", "indptr", "permutation", "weight")
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        *,
+        weight: Tensor | None = None,
+        edge_id: Tensor | None = None,
+        permutation: Tensor | None = None,
+    ) -> None:
+        self.indptr = as_ids(indptr, "indptr", dtype=torch.int64)
+        self.indices = as_ids(indices, "indices")
+        if self.indptr.numel() == 0:
+            raise ValueError("indptr must hold at least one element: one more than there are nodes")
+        for name, values in (("weight", weight), ("edge_id", edge_id), ("permutation", permutation)):
+            if values is not None and values.shape[:1] != self.indices.shape:
+                raise ValueError(f"{name} has {len(values)} entries for {len(self.indices)} edges")
+        self.weight = None if weight is None else as_tensor(weight, "weight")
+        self.edge_id = None if edge_id is None else as_ids(edge_id, "edge_id")
+        self.permutation = permutation
+        self._reverse: Graph | None = None
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: Any,
+        dst: Any,
+        num_nodes: int | None = None,
+        *,
+        weight: Any | None = None,
+        edge_id: Any | None = None,
+        undirected: bool = False,
+        deduplicate: bool = False,
+        self_loops: SelfLoops = "keep",
+        threads: int | None = None,
+    ) -> Graph:
+        """Build a graph from edges `src[i] -> dst[i]` given as torch tensors, numpy arrays or lists.
+
+        Rows keep the order of the edges. `undirected` adds every edge's reverse (with its weight and id);
+        `deduplicate` keeps the first of equal edges and sorts rows by source; `self_loops="add"` gives one, of weight
+        1, to every node that has none. `edge_id=True` keeps each edge's position in the input; a tensor keeps its
+        values; by default no ids are kept.
+        """
+        source, target = as_ids(src, "src"), as_ids(dst, "dst")
+        if len(source) != len(target):
+            raise ValueError(f"src has {len(source)} edges, dst has {len(target)}: they must have one length")
+        if source.dtype != target.dtype:
+            source, target = source.long(), target.long()
+        workers = thread_count(threads)
+        nodes = _num_nodes(source, target, num_nodes, workers)
+        if self_loops not in ("keep", "add", "drop"):
+            raise ValueError(f"self_loops must be 'keep', 'add' or 'drop', not {self_loops!r}")
+
+        values = None if weight is None else as_tensor(weight, "weight")
+        ids = None
+        if edge_id is not None and not isinstance(edge_id, bool):
+            ids = as_ids(edge_id, "edge_id")
+        for name, given in (("weight", values), ("edge_id", ids)):
+            if given is not None and len(given) != len(source):
+                raise ValueError(f"{name} has {len(given)} entries for {len(source)} edges")
+
+        keep_ids = ids is not None or edge_id is True
+        indptr, indices, where = _native.build_csr(
+            source,
+            target,
+            nodes,
+            wide_index=nodes > torch.iinfo(torch.int32).max,
+            undirected=undirected,
+            deduplicate=deduplicate,
+            self_loops=self_loops,
+            positions=keep_ids or values is not None,
+            threads=workers,
+        )
+        position = None if where is None else torch.from_numpy(where)
+        return cls(
+            torch.from_numpy(indptr),
+            torch.from_numpy(indices),
+            weight=None if values is None or position is None else _take(values, position, missing=1),
+            edge_id=position if keep_ids and ids is None else None if ids is None else _take(ids, position, missing=-1),
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        return self.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        return self.indices.numel()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, the cached reverse not counted."""
+        arrays = (self.indptr, self.indices, self.weight, self.edge_id, self.permutation)
+        return sum(a.nbytes for a in arrays if a is not None)
+
+    def degrees(self) -> Tensor:
+        """In-degree of every node.  # -> [num_nodes]"""
+        return self.indptr.diff()
+
+    def neighbours(self, node: int) -> Tensor:
+        """The in-neighbours of one node, in order."""
+        if not 0 <= node < self.num_nodes:
+            raise IndexError(f"node {node} is not in a graph of {self.num_nodes} nodes")
+        return self.indices[int(self.indptr[node]) : int(self.indptr[node + 1])]
+
+    def edge_index(self) -> Tensor:
+        """All edges as PyG writes them, sources above targets, in row order.  # -> [2, num_edges]"""
+        rows = torch.repeat_interleave(torch.arange(self.num_nodes), self.degrees())
+        return torch.stack([self.indices.long(), rows])
+
+    def reverse(self, *, threads: int | None = None) -> Graph:
+        """The transposed graph: row u lists the targets of the edges out of u. Made once and kept.
+
+        Its `permutation[i]` is the position in this graph of the reverse's edge i.
+        """
+        if self._reverse is None:
+            indptr, indices, where = _native.transpose_csr(
+                self.indptr, self.indices, self.num_nodes, positions=True, threads=thread_count(threads)
+            )
+            position = torch.from_numpy(where)
+            self._reverse = Graph(
+                torch.from_numpy(indptr),
+                torch.from_numpy(indices),
+                weight=None if self.weight is None else self.weight[position],
+                edge_id=None if self.edge_id is None else self.edge_id[position],
+                permutation=position,
+            )
+        return self._reverse
+
+    def validate(self, *, threads: int | None = None) -> None:
+        """Raise ValueError unless every row lies within `indices` and every index names a node."""
+        try:
+            _native.check_csr(self.indptr, self.indices, self.num_nodes, thread_count(threads))
+        except ValueError as error:
+            raise ValueError(f"not a valid graph of {self.num_nodes} nodes: {error}") from None
+
+    def __repr__(self) -> str:
+        extra = "".join(f", {n}" for n in ("weight", "edge_id", "permutation") if getattr(self, n) is not None)
+        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{extra})"
+
+
+def _num_nodes(source: Tensor, target: Tensor, given: int | None, threads: int) -> int:
+    """The number of nodes, after a check that every id is one."""
+    if given is not None and given < 0:
+        raise ValueError(f"num_nodes must not be negative, got {given}")
+    most = -1
+    for name, ids in (("src", source), ("dst", target)):
+        low, high = _native.id_range(ids, threads)
+        most = max(most, high)
+        if low < 0:
+            at = first_outside(ids, 0, torch.iinfo(ids.dtype).max)
+            raise ValueError(f"{name}[{at}] is {int(ids[at])}: node ids must not be negative")
+        if given is not None and high >= given:
+            at = first_outside(ids, 0, given)
+            raise ValueError(f"{name}[{at}] is {int(ids[at])}: node ids must be below num_nodes={given}")
+    return most + 1 if given is None else given
+
+
+def _take(values: Tensor, position: Tensor | None, *, missing: float) -> Tensor:
+    """values[position], with `missing` where the position is -1."""
+    assert position is not None
+    if values.numel() == 0:
+        return torch.full((len(position), *values.shape[1:]), missing, dtype=values.dtype)
+    taken = values[position.clamp_min(0)]
+    absent = position < 0
+    if bool(absent.any()):
+        taken[absent] = missing
+    return taken

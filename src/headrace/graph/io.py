@@ -1,0 +1,226 @@
+"""The dataset directory: `meta.json` and one `.npy` file per array.
+
+`meta.json` names every file with its shape, type and checksum, and is written last, aside, and renamed into place: until
+then the directory is what it was. Files of a new version never have the names of the old ones (they carry its number), so a
+reader of the old version keeps its memory maps, and a dataset may be saved over the directory it was opened from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+FORMAT = 1
+_CHUNK = 16 << 20
+_DATA_FILE = re.compile(r"[A-Za-z_][\w-]*\.\d+\.npy")
+
+
+class ArrayFile:
+    """One array written front to back, in pieces, without being held in memory."""
+
+    def __init__(self, path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.path, self.dtype, self.shape = path, dtype, shape
+        stored = _stored_dtype(dtype)
+        self._crc = 0
+        self._left = int(np.prod(shape, dtype=np.int64)) * stored.itemsize
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by close()
+        header = {"descr": npy.dtype_to_descr(stored), "fortran_order": False, "shape": shape}
+        npy.write_array_header_2_0(self._file, header)  # type: ignore[no-untyped-call]
+
+    def append(self, piece: Tensor | np.ndarray[Any, Any]) -> None:
+        data = memoryview(_as_stored(piece).reshape(-1).view(np.uint8))
+        if len(data) > self._left:
+            raise ValueError(f"{self.path.name} was declared with shape {self.shape}, and more was written")
+        for start in range(0, len(data), _CHUNK):
+            part = data[start : start + _CHUNK]
+            self._crc = zlib.crc32(part, self._crc)
+            self._file.write(part)
+        self._left -= len(data)
+
+    def close(self) -> dict[str, object]:
+        """Flush to the disk, and describe the file for meta.json."""
+        if self._left:
+            self._file.close()
+            raise ValueError(f"{self.path.name} was declared with shape {self.shape}; {self._left} bytes are missing")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {
+            "file": self.path.name,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "shape": list(self.shape),
+            "crc32": self._crc,
+        }
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class DatasetWriter:
+    """Writes a dataset directory; what was there before is replaced only when the `with` block ends well."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.info: dict[str, object] = {}
+        self._arrays: dict[str, dict[str, object]] = {}
+        self._open: list[tuple[str, ArrayFile]] = []
+        if self.path.exists() and not self.path.is_dir():
+            raise FileExistsError(f"{self.path} is a file: a dataset is a directory")
+        meta = self.path / "meta.json"
+        if self.path.exists() and any(self.path.iterdir()) and not meta.exists() and not _only_leftovers(self.path):
+            raise FileExistsError(f"{self.path} holds other files and is not a dataset: choose another directory")
+        numbers = [int(f.name.split(".")[-2]) for f in _data_files(self.path)]
+        self._version = max(numbers, default=0) + 1
+
+    def __enter__(self) -> DatasetWriter:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def array(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> ArrayFile:
+        """Begin an array that is appended to piece by piece."""
+        if not re.fullmatch(r"[A-Za-z_][\w-]*", name):
+            raise ValueError(f"{name!r} cannot be the name of an array: use letters, digits, - and _")
+        file = ArrayFile(self.path / f"{name}.{self._version}.npy", dtype, shape)
+        self._open.append((name, file))
+        return file
+
+    def write(self, name: str, array: Tensor | np.ndarray[Any, Any]) -> None:
+        tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
+        self.array(name, tensor.dtype, tuple(tensor.shape)).append(tensor)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._commit()
+                return
+        except BaseException:
+            self._abandon()
+            raise
+        self._abandon()
+
+    def _commit(self) -> None:
+        for name, file in self._open:
+            self._arrays[name] = file.close()
+        meta = {"format": FORMAT, "info": self.info, "arrays": self._arrays}
+        aside = self.path / "meta.json.new"
+        with open(aside, "w", encoding="utf-8") as f:
+            json.dump(meta, f, indent=1)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(aside, self.path / "meta.json")
+        _sync_directory(self.path)
+        current = {entry["file"] for entry in self._arrays.values()}
+        for file in _data_files(self.path):
+            if file.name not in current:
+                file.unlink(missing_ok=True)
+
+    def _abandon(self) -> None:
+        for _, file in self._open:
+            file.abandon()
+            file.path.unlink(missing_ok=True)
+        (self.path / "meta.json.new").unlink(missing_ok=True)
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+
+class ArrayReader:
+    """The arrays of a dataset directory, memory-mapped on demand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        meta = path / "meta.json"
+        if not path.exists():
+            raise FileNotFoundError(f"there is no dataset at {path}")
+        if not meta.exists():
+            reason = "its writing was interrupted" if _only_leftovers(path) else "it has no meta.json"
+            raise FileNotFoundError(f"{path} is not a dataset: {reason}")
+        try:
+            content = json.loads(meta.read_text(encoding="utf-8"))
+            version, self.info, self._arrays = content["format"], content["info"], content["arrays"]
+        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{meta} is damaged: {error}") from None
+        if version != FORMAT:
+            raise ValueError(f"{path} has format {version}; this version of Headrace reads format {FORMAT}")
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._arrays)
+
+    def open(self, name: str) -> Tensor:
+        entry = self._arrays[name]
+        file, shape, dtype = self._file(entry), tuple(entry["shape"]), getattr(torch, entry["dtype"])
+        try:
+            # Copy-on-write: a user may change the tensor, the file stays as it is.
+            mapped = np.load(file, mmap_mode="c") if np.prod(shape) else np.load(file)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file} is damaged: {error}") from None
+        if mapped.shape != shape or mapped.dtype != _stored_dtype(dtype):
+            raise ValueError(f"{file} holds {mapped.dtype} {mapped.shape}, but meta.json says {dtype} {shape}")
+        return torch.from_numpy(mapped).view(dtype)
+
+    def verify(self) -> None:
+        """Read every file and compare it with its checksum."""
+        for entry in self._arrays.values():
+            file = self._file(entry)
+            if _checksum(file) != entry["crc32"]:
+                raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json")
+
+    def _file(self, entry: dict[str, Any]) -> Path:
+        name = entry["file"]
+        if not _DATA_FILE.fullmatch(name):
+            raise ValueError(f"{self.path / 'meta.json'} is damaged: {name!r} is no array file")
+        file = self.path / name
+        if not file.exists():
+            raise ValueError(f"{self.path} is damaged: {name} is missing")
+        return file
+
+
+def _checksum(file: Path) -> int:
+    crc = 0
+    with open(file, "rb") as f:
+        version = npy.read_magic(f)  # type: ignore[no-untyped-call]
+        npy.read_array_header_1_0(f) if version == (1, 0) else npy.read_array_header_2_0(f)  # type: ignore[no-untyped-call]
+        while piece := f.read(_CHUNK):
+            crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def _stored_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    if dtype == torch.bfloat16:  # numpy has no such type: the bits are kept
+        return np.dtype(np.int16)
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def _as_stored(piece: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if isinstance(piece, Tensor):
+        piece = piece.detach().cpu().contiguous()
+        piece = (piece.view(torch.int16) if piece.dtype == torch.bfloat16 else piece).numpy()
+    return np.ascontiguousarray(piece)
+
+
+def _data_files(path: Path) -> Iterator[Path]:
+    return (f for f in path.iterdir() if _DATA_FILE.fullmatch(f.name)) if path.is_dir() else iter(())
+
+
+def _only_leftovers(path: Path) -> bool:
+    """Whether a directory holds nothing but what an interrupted save leaves behind."""
+    return all(_DATA_FILE.fullmatch(f.name) or f.name == "meta.json.new" for f in path.iterdir())
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,233 @@
+"""Sum, mean or max of neighbours' rows over a CSR, without ever building the messages.
+
+    out[v] = reduce over e in indptr[v] .. indptr[v + 1] of  weight[e] * x[ids[indices[e]]]
+
+Traffic is `4 E + 8 N + N d s + (E / rho) d s` bytes for E entries, N rows of d elements of s bytes, and a reuse rho between 1
+and E / N: the kernel reads each neighbour's row once, where it lies, several rows ahead. Sums are kept in fp32 for bf16 and
+fp16 rows. Neighbours are added in order and every row has one writer, in the gradient too (it runs over the transpose), so the
+result has the same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from headrace import _native
+from headrace._arrays import thread_count
+
+Reduce = Literal["sum", "mean", "max"]
+
+
+class Rows(Protocol):
+    """Anything in compressed rows: a `Graph`, a `Block`. `permutation` is needed only of a reverse."""
+
+    indptr: Tensor
+    indices: Tensor
+    permutation: Tensor | None
+
+
+def aggregate(
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    *,
+    reduce: Reduce = "sum",
+    weight: Tensor | None = None,
+    ids: Tensor | None = None,
+    reverse: Rows | None = None,
+    threads: int | None = None,
+) -> Tensor:
+    """Reduce the rows of `x` over the entries of each CSR row.  # [n, ...] -> [rows, ...]
+
+    `ids` reads rows by global id straight from a feature array (`x[ids[indices[e]]]`): gather and aggregate in one, with no
+    copy of the rows. An empty row gives 0. `mean` divides by the number of entries, weighted or not. The gradient of `max`
+    goes to the first entry that reaches it. Differentiable in `x` and `weight`; `reverse` (a graph's cached
+    `graph.reverse()`) saves the gradient making its own transpose.
+    """
+    if reduce not in ("sum", "mean", "max"):
+        raise ValueError(f"reduce must be 'sum', 'mean' or 'max', not {reduce!r}")
+    if x.dim() == 0:
+        raise ValueError("x must have rows: it is a single number")
+    if indptr.dtype != torch.int64:
+        raise ValueError(f"indptr must be int64, not {indptr.dtype}")
+    if weight is not None:
+        weight = weight.to(_sum_type(x.dtype)).contiguous()
+    transposed = (None, None, None) if reverse is None else (reverse.indptr, reverse.indices, reverse.permutation)
+    out, _ = _aggregate(
+        x.reshape(x.shape[0], -1).contiguous(),
+        indptr.contiguous(),
+        indices.contiguous(),
+        weight,
+        ids if ids is None else ids.contiguous(),
+        *transposed,
+        reduce,
+        thread_count(threads),
+    )
+    return out.reshape(out.shape[0], *x.shape[1:])
+
+
+def aggregate_reference(
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    *,
+    reduce: Reduce = "sum",
+    weight: Tensor | None = None,
+    ids: Tensor | None = None,
+) -> Tensor:
+    """The same in plain torch, messages and all: what the kernels are tested against."""
+    rows = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff())
+    sources = indices.long() if ids is None else ids.long()[indices.long()]
+    wide = _sum_type(x.dtype)
+    messages = x.to(wide)[sources]
+    if weight is not None:
+        messages = messages * weight.to(wide).view(-1, *[1] * (x.dim() - 1))
+    shape = (len(indptr) - 1, *x.shape[1:])
+    if reduce == "max":
+        index = rows.view(-1, *[1] * (x.dim() - 1)).expand_as(messages)
+        best = torch.zeros(shape, dtype=wide).scatter_reduce(0, index, messages.detach(), "amax", include_self=False)
+        entry = torch.arange(len(sources)).view_as(rows.view(-1, *[1] * (x.dim() - 1))).expand_as(messages)
+        reached = torch.where(messages.detach() == best[rows], entry, len(sources))
+        first = torch.full(shape, len(sources)).scatter_reduce(0, index, reached, "amin", include_self=True)
+        padded = torch.cat([messages, messages.new_zeros(1, *x.shape[1:])])
+        return padded.gather(0, first).to(x.dtype)
+    out = torch.zeros(shape, dtype=wide).index_add(0, rows, messages)
+    if reduce == "mean":
+        out = out / indptr.diff().clamp_min(1).view(-1, *[1] * (x.dim() - 1))
+    return out.to(x.dtype)
+
+
+def _sum_type(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@torch.library.custom_op("headrace::aggregate", mutates_args=())
+def _aggregate(
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    weight: Tensor | None,
+    ids: Tensor | None,
+    t_indptr: Tensor | None,
+    t_indices: Tensor | None,
+    t_permutation: Tensor | None,
+    reduce: str,
+    threads: int,
+) -> tuple[Tensor, Tensor]:
+    if x.device.type != "cpu":
+        raise ValueError(f"x is on {x.device}; this kernel runs on CPU tensors")
+    rows = len(indptr) - 1
+    if rows < 0:
+        raise ValueError("indptr must hold at least one element")
+    out = x.new_empty(rows, x.shape[1])
+    where = torch.empty(rows if reduce == "max" else 0, x.shape[1], dtype=torch.int32)
+    _native.aggregate(
+        x.detach(),
+        indptr,
+        indices,
+        out,
+        reduce,
+        ids=ids,
+        weight=None if weight is None else weight.detach(),
+        position=None,
+        scale=None,
+        where=where if reduce == "max" else None,
+        threads=threads,
+    )
+    return out, where
+
+
+@_aggregate.register_fake
+def _(x, indptr, indices, weight, ids, t_indptr, t_indices, t_permutation, reduce, threads):  # type: ignore[no-untyped-def]
+    rows = indptr.shape[0] - 1
+    return x.new_empty(rows, x.shape[1]), x.new_empty(rows if reduce == "max" else 0, x.shape[1], dtype=torch.int32)
+
+
+@torch.library.custom_op("headrace::aggregate_backward", mutates_args=())
+def _aggregate_backward(
+    grad: Tensor,
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    weight: Tensor | None,
+    ids: Tensor | None,
+    t_indptr: Tensor | None,
+    t_indices: Tensor | None,
+    t_permutation: Tensor | None,
+    where: Tensor,
+    reduce: str,
+    need_x: bool,
+    need_weight: bool,
+    threads: int,
+) -> tuple[Tensor, Tensor]:
+    wide = _sum_type(x.dtype)
+    share = indptr.diff().clamp_min(1).to(wide).reciprocal() if reduce == "mean" else None
+    grad_x, grad_weight = x.new_empty(0), torch.empty(0, dtype=wide)
+    if need_x:
+        columns = x.shape[0] if ids is None else ids.shape[0]
+        if t_indptr is None or t_indices is None or t_permutation is None or len(t_indptr) != columns + 1:
+            made = _native.transpose_csr(indptr, indices, columns, positions=True, threads=threads)
+            t_indptr, t_indices, t_permutation = (torch.from_numpy(a) for a in made)
+        grad_x = grad.new_empty(columns, grad.shape[1])
+        if reduce == "max":
+            _native.max_gradient(grad, t_indptr, t_indices, t_permutation, indptr, where, grad_x, weight=weight, threads=threads)
+        else:
+            _native.aggregate(
+                grad,
+                t_indptr,
+                t_indices,
+                grad_x,
+                "sum",
+                ids=None,
+                weight=weight,
+                position=t_permutation,
+                scale=share,
+                where=None,
+                threads=threads,
+            )
+        if ids is not None:  # ids may repeat: rows of one id add up
+            grad_x = torch.zeros_like(x).index_add_(0, ids.long(), grad_x)
+    if need_weight:
+        grad_weight = torch.empty(len(indices), dtype=wide)
+        _native.weight_gradient(
+            x,
+            indptr,
+            indices,
+            grad,
+            grad_weight,
+            ids=ids,
+            row_scale=share,
+            where=where if reduce == "max" else None,
+            threads=threads,
+        )
+    return grad_x, grad_weight
+
+
+@_aggregate_backward.register_fake
+def _(grad, x, indptr, indices, weight, ids, t_indptr, t_indices, t_permutation, where, reduce, need_x, need_weight, threads):  # type: ignore[no-untyped-def]
+    grad_x = torch.empty_like(x) if need_x else x.new_empty(0)
+    return grad_x, x.new_empty(indices.shape[0] if need_weight else 0, dtype=_sum_type(x.dtype))
+
+
+def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    x, indptr, indices, weight, ids, t_indptr, t_indices, t_permutation, reduce, threads = inputs
+    _, where = output
+    ctx.mark_non_differentiable(where)
+    ctx.save_for_backward(x, indptr, indices, weight, ids, t_indptr, t_indices, t_permutation, where)
+    ctx.reduce, ctx.threads = reduce, threads
+
+
+def _backward(ctx, grad, _where):  # type: ignore[no-untyped-def]
+    *saved, where = ctx.saved_tensors
+    need_x, need_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+    saved = [t if t is None else t.detach() for t in saved]
+    grad_x, grad_weight = _aggregate_backward(
+        grad.detach().contiguous(), *saved, where, ctx.reduce, need_x, need_weight, ctx.threads
+    )
+    return (grad_x if need_x else None, None, None, grad_weight if need_weight else None, *[None] * 6)
+
+
+_aggregate.register_autograd(_backward, setup_context=_remember)

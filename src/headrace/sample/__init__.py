@@ -1,0 +1,6 @@
+"""Samplers, and what they return."""
+
+from headrace.sample.neighbor import NeighborSampler
+from headrace.sample.sample import Block, Sample
+
+__all__ = ["Block", "NeighborSampler", "Sample"]

@@ -1,0 +1,7 @@
+"""Rows by node id, and the buffers they are gathered into."""
+
+from headrace.store.array import ArrayStore
+from headrace.store.pool import BufferPool, PoolUse
+from headrace.store.store import Store
+
+__all__ = ["ArrayStore", "BufferPool", "PoolUse", "Store"]

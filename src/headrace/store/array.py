@@ -1,0 +1,46 @@
+"""Rows that lie in one array: in memory, or memory-mapped."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace._arrays import as_ids, as_tensor
+from headrace.kernels import gather
+from headrace.store.pool import BufferPool
+
+
+class ArrayStore:
+    """The plainest `Store`: rows of a tensor, gathered into buffers of a pool.
+
+    >>> import torch
+    >>> from headrace.store import ArrayStore
+    >>> ArrayStore(torch.arange(6.).view(3, 2)).gather(torch.tensor([2, 0])).tolist()
+    [[4.0, 5.0], [0.0, 1.0]]
+    """
+
+    def __init__(self, rows: Tensor, *, pool: BufferPool | None = None, threads: int | None = None) -> None:
+        self.rows = as_tensor(rows, "rows")
+        self.pool = pool
+        self.threads = threads
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    def gather(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Rows by id.  # [n] -> [n, d]"""
+        if out is None and self.pool is not None:
+            out = self.pool.empty((len(ids), *self.shape[1:]), self.dtype)
+        return gather(self.rows, ids, out=out, threads=self.threads)
+
+    def add_(self, ids: Tensor, delta: Tensor) -> None:
+        """Add `delta[i]` to row `ids[i]`, repeated ids included.  # [n], [n, d]"""
+        self.rows.index_add_(0, as_ids(ids, "ids").long(), delta)

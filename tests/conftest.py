@@ -1,0 +1,21 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real datasets: HEADRACE_DATA, or `shared/data` beside the checkout."""
+    root = Path(os.environ.get("HEADRACE_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not root.is_dir():
+        pytest.skip("needs the real datasets: set HEADRACE_DATA to their folder")
+    return root
