@@ -39,7 +39,7 @@ class ArrayFile:
         npy.write_array_header_2_0(self._file, header)  # type: ignore[no-untyped-call]
 
     def append(self, piece: Tensor | np.ndarray[Any, Any]) -> None:
-        data = memoryview(_as_stored(piece).reshape(-1).view(np.uint8))
+        data = _as_stored(piece).reshape(-1).view(np.uint8).data
         if len(data) > self._left:
             raise ValueError(f"{self.path.name} was declared with shape {self.shape}, and more was written")
         for start in range(0, len(data), _CHUNK):
@@ -121,9 +121,9 @@ class DatasetWriter:
         os.replace(aside, self.path / "meta.json")
         _sync_directory(self.path)
         current = {entry["file"] for entry in self._arrays.values()}
-        for file in _data_files(self.path):
-            if file.name not in current:
-                file.unlink(missing_ok=True)
+        for old in _data_files(self.path):
+            if old.name not in current:
+                old.unlink(missing_ok=True)
 
     def _abandon(self) -> None:
         for _, file in self._open:
@@ -177,7 +177,7 @@ class ArrayReader:
                 raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json")
 
     def _file(self, entry: dict[str, Any]) -> Path:
-        name = entry["file"]
+        name: str = entry["file"]
         if not _DATA_FILE.fullmatch(name):
             raise ValueError(f"{self.path / 'meta.json'} is damaged: {name!r} is no array file")
         file = self.path / name

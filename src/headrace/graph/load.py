@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     return data
 
 
-def _reader_of(arrays: Arrays) -> Any:
+def _reader_of(arrays: Arrays) -> Callable[[Arrays], Dataset]:
     if "snapshot_ptr" in arrays or ("signal" in arrays and "edge_index" in arrays):
         return _snapshots
     if "edge_index" in arrays or "edge_index_half" in arrays:

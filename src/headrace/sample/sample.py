@@ -65,7 +65,8 @@ class Sample:
     def blocks(self) -> tuple[Block, ...]:
         """One block per hop, the seeds' hop first. Views of the one CSR: the block of hop h holds the rows of all nodes found
         before hop h + 1, which is what the layer that computes them needs."""
-        blocks, rows, edges = [], 0, 0
+        blocks: list[Block] = []
+        rows = edges = 0
         for nodes, drawn in zip(self.num_sampled_nodes, self.num_sampled_edges, strict=False):
             rows += nodes
             edges += drawn

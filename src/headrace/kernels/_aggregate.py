@@ -56,6 +56,7 @@ def aggregate(
     if weight is not None:
         weight = weight.to(_sum_type(x.dtype)).contiguous()
     transposed = (None, None, None) if reverse is None else (reverse.indptr, reverse.indices, reverse.permutation)
+    out: Tensor
     out, _ = _aggregate(
         x.reshape(x.shape[0], -1).contiguous(),
         indptr.contiguous(),

@@ -26,7 +26,8 @@ def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | 
     ids = as_ids(ids, "ids")
     workers = thread_count(threads)
     if out is None:
-        return _gather(x, ids, workers)
+        rows: Tensor = _gather(x, ids, workers)
+        return rows
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError("out= keeps no gradient, and x requires one: use gather without out, or torch.no_grad()")
     if out.shape != (len(ids), *x.shape[1:]) or out.dtype != x.dtype or not out.is_contiguous():
