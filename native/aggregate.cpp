@@ -14,12 +14,11 @@ constexpr int64_t kWindow = 2048;  // entries looked up at a time
 int64_t element_bytes(Element e) { return e == Element::f64 ? 8 : e == Element::f32 ? 4 : 2; }
 int64_t sum_bytes(Element e) { return e == Element::f64 ? 8 : 4; }
 
-// Turns entries into addresses and coefficients, a window at a time, so that the vector loops see neither index
-// types nor indirections.
+// Turns entries into addresses and coefficients, a window at a time, for the loops that are not worth a specialised look-up.
 class Window {
 public:
-    explicit Window(const Entries& entries)
-        : entries_(entries), rows_(kWindow), coefficients_(kWindow), columns_(kWindow) {}
+    Window(const Entries& entries, FirstError& error)
+        : entries_(entries), error_(error), rows_(kWindow), coefficients_(kWindow), columns_(kWindow) {}
 
     // The tile for entries [from, to) of a row that begins at `row_begin`; `limit`: the task's last entry.
     RowTile tile(int64_t from, int64_t to, int64_t row_begin, int64_t limit) {
@@ -37,11 +36,19 @@ public:
     const int64_t* columns(int64_t from) const { return columns_.data() + (from - begin_); }
 
 private:
+    int64_t checked(int64_t value, int64_t bound) const {
+        if (value >= 0 && value < bound) return value;
+        error_.set("index out of range");
+        return 0;
+    }
     void fill(int64_t begin, int64_t end) {
         begin_ = begin;
         end_ = end;
-        entries_.indices.wide ? look_up(static_cast<const int64_t*>(entries_.indices.data))
-                              : look_up(static_cast<const int32_t*>(entries_.indices.data));
+        for (int64_t i = 0; i < end - begin; ++i) {
+            columns_[i] = checked(entries_.indices[begin + i], entries_.columns);
+            const int64_t row = entries_.ids ? checked(entries_.ids[columns_[i]], entries_.x_rows) : columns_[i];
+            rows_[i] = entries_.x + row * entries_.x_stride;
+        }
         if (entries_.weight || entries_.scale) {
             if (entries_.element == Element::f64)
                 weigh(reinterpret_cast<double*>(coefficients_.data()));
@@ -49,40 +56,31 @@ private:
                 weigh(reinterpret_cast<float*>(coefficients_.data()));
         }
     }
-    template <class Id>
-    void look_up(const Id* indices) {
-        const int64_t n = end_ - begin_;
-        for (int64_t i = 0; i < n; ++i) columns_[i] = static_cast<int64_t>(indices[begin_ + i]);
-        if (entries_.ids) {
-            for (int64_t i = 0; i < n; ++i) rows_[i] = entries_.x + entries_.ids[columns_[i]] * entries_.x_stride;
-        } else {
-            for (int64_t i = 0; i < n; ++i) rows_[i] = entries_.x + columns_[i] * entries_.x_stride;
-        }
-    }
     template <class S>
     void weigh(S* out) const {
         const S *weight = static_cast<const S*>(entries_.weight), *scale = static_cast<const S*>(entries_.scale);
         for (int64_t i = 0; i < end_ - begin_; ++i) {
             const int64_t e = begin_ + i;
-            const S w = weight ? weight[entries_.position ? entries_.position[e] : e] : S{1};
+            const S w = weight ? weight[entries_.position ? checked(entries_.position[e], entries_.count) : e] : S{1};
             out[i] = scale ? w * scale[columns_[i]] : w;
         }
     }
 
     const Entries& entries_;
+    FirstError& error_;
     int64_t begin_ = 0, end_ = 0;
     std::vector<const void*> rows_;
     std::vector<double> coefficients_;  // room for either type
     std::vector<int64_t> columns_;
 };
 
-// Calls row(v, window, limit) for every row, in tasks of about equal work, each with a window of its own.
-template <class Row>
-void for_rows(const Entries& entries, int threads, Row row) {
-    const int64_t rows = entries.rows, count = entries.indptr[rows], work = count + rows;
+// Calls task(begin, end) for ranges of rows of about equal work: entries and rows both count.
+template <class Task>
+void for_tasks(const Entries& entries, int threads, Task task) {
+    const int64_t rows = entries.rows, work = entries.count + rows;
     threads = useful_threads(threads, work * entries.width, 1 << 14);
     const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(rows, int64_t{threads} * 64);
-    const auto row_at = [&](int64_t i) {  // entries and rows both count as work
+    const auto row_at = [&](int64_t i) {
         const int64_t target = cut(work, tasks, i);
         int64_t low = 0, high = rows;
         while (low < high) {
@@ -91,16 +89,25 @@ void for_rows(const Entries& entries, int threads, Row row) {
         }
         return low;
     };
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        Window window(entries);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < tasks; ++i) task(i ? row_at(i) : 0, i + 1 < tasks ? row_at(i + 1) : rows);
+}
+
+// Calls row(v, window, limit, accumulator) for every row, with a window and an accumulator per task.
+template <class Row>
+void for_rows(const Entries& entries, int threads, Row row) {
+    FirstError error;
+    for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
+        Window window(entries, error);
         std::vector<double> accumulator(static_cast<size_t>(entries.width) + 8);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < tasks; ++task) {
-            const int64_t begin = row_at(task), end = task + 1 < tasks ? row_at(task + 1) : rows;
-            for (int64_t v = begin; v < end; ++v) row(v, window, entries.indptr[end], accumulator.data());
+        for (int64_t v = begin; v < end; ++v) {
+            const int64_t from = entries.indptr[v], to = entries.indptr[v + 1];
+            if (from < 0 || to < from || to > entries.count) return error.set("indptr must rise from 0 to the number of indices");
+            row(v, window, entries.count, accumulator.data());
+            if (error.any()) return;
         }
-    }
+    });
+    error.rethrow();
 }
 
 // Calls use(tile, from) for the pieces of row v that fit a window.
@@ -115,24 +122,23 @@ inline void for_tiles(const Entries& entries, int64_t v, Window& window, int64_t
 
 void aggregate(const Entries& entries, Reduce reduce, char* out, int32_t* where, int threads) {
     const VectorTable& vector = vector_table();
+    if (reduce != Reduce::max) {
+        FirstError error;
+        for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
+            if (!vector.sum(entries, begin, end, reduce == Reduce::mean, out))
+                error.set("indptr does not rise, or an index is out of range");
+        });
+        return error.rethrow();
+    }
     const int64_t out_bytes = entries.width * element_bytes(entries.element);
-    const int64_t accumulator_bytes = entries.width * sum_bytes(entries.element);
     for_rows(entries, threads, [&](int64_t v, Window& window, int64_t limit, void* accumulator) {
-        const int64_t degree = entries.indptr[v + 1] - entries.indptr[v];
-        std::memset(accumulator, 0, static_cast<size_t>(accumulator_bytes));
-        if (reduce == Reduce::max) {
-            int32_t* row_where = where + v * entries.width;
-            if (degree == 0) std::fill_n(row_where, entries.width, -1);
-            for_tiles(entries, v, window, limit, [&](const RowTile& tile, int64_t) {
-                vector.max(entries.element, tile, accumulator, row_where);
-            });
-        } else {
-            for_tiles(entries, v, window, limit, [&](const RowTile& tile, int64_t) {
-                vector.sum(entries.element, tile, accumulator);
-            });
-        }
-        const double scale = reduce == Reduce::mean && degree > 0 ? 1.0 / static_cast<double>(degree) : 1.0;
-        vector.store(entries.element, accumulator, scale, entries.width, out + v * out_bytes);
+        std::memset(accumulator, 0, static_cast<size_t>(entries.width * sum_bytes(entries.element)));
+        int32_t* row_where = where + v * entries.width;
+        if (entries.indptr[v + 1] == entries.indptr[v]) std::fill_n(row_where, entries.width, -1);
+        for_tiles(entries, v, window, limit, [&](const RowTile& tile, int64_t) {
+            vector.max(entries.element, tile, accumulator, row_where);
+        });
+        vector.store(entries.element, accumulator, 1.0, entries.width, out + v * out_bytes);
     });
 }
 

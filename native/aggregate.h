@@ -8,30 +8,6 @@
 
 namespace headrace {
 
-// A read-only array of ids, or none.
-struct Ids {
-    const void* data = nullptr;
-    bool wide = false;  // int64 in place of int32
-    explicit operator bool() const { return data != nullptr; }
-    int64_t operator[](int64_t i) const {
-        return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
-    }
-};
-
-// Entry e of row v reads row `ids[indices[e]]` (or `indices[e]`) of x, times weight[position[e]] (or weight[e]),
-// times scale[indices[e]].
-struct Entries {
-    const int64_t* indptr;
-    int64_t rows;
-    Ids indices, ids, position;
-    const void* weight = nullptr;  // in the accumulator's type: fp64 for fp64 rows, else fp32
-    const void* scale = nullptr;   // likewise
-    const char* x = nullptr;
-    int64_t x_stride = 0;  // bytes
-    int64_t width = 0;
-    Element element = Element::f32;
-};
-
 enum class Reduce { sum, mean, max };
 
 // `where` (max only): which entry of its row each output element came from, -1 in an empty row, whose output is 0.

@@ -6,7 +6,7 @@
 namespace headrace {
 
 template <class Id>
-void gather_rows(const char* rows, int64_t num_rows, int64_t row_bytes, int64_t row_stride, const Id* ids,
-                 int64_t count, char* out, int threads);
+void gather_rows(const char* rows, int64_t num_rows, int64_t row_bytes, const Id* ids, int64_t count,
+                 char* out, int threads);
 
 }  // namespace headrace

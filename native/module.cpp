@@ -209,7 +209,7 @@ void gather(const In& rows, const In& ids, Out out, int threads) {
     if (out.shape(0) != ids.shape(0)) fail("out must have one row per id");
     with_ids(ids, "ids", [&](const auto* data) {
         nb::gil_scoped_release release;
-        gather_rows(static_cast<const char*>(rows.data()), length(rows), row_bytes(rows), row_bytes(rows), data,
+        gather_rows(static_cast<const char*>(rows.data()), length(rows), row_bytes(rows), data,
                     length(ids), static_cast<char*>(out.data()), threads);
     });
 }
@@ -241,10 +241,9 @@ void check_matrix(const In& a, const char* name) {
     if (a.ndim() != 2) fail(name, " must have two dimensions");
 }
 
-// Checks everything that could lead outside an array, and describes the entries to the kernels.
+// Describes the entries to the kernels, which check every index before they follow it.
 Entries entries_of(const In& x, const In1<int64_t>& indptr, const In& indices, const std::optional<In>& ids,
-                   const std::optional<In>& weight, const std::optional<In>& position, const std::optional<In>& scale,
-                   int threads) {
+                   const std::optional<In>& weight, const std::optional<In>& position, const std::optional<In>& scale) {
     check_matrix(x, "x");
     check_indptr(indptr);
     Entries e;
@@ -252,31 +251,21 @@ Entries entries_of(const In& x, const In1<int64_t>& indptr, const In& indices, c
     e.indptr = indptr.data();
     e.rows = length(indptr) - 1;
     e.indices = ids_of(indices, "indices");
+    e.count = length(indices);
     e.ids = ids_of(ids, "ids");
     e.position = ids_of(position, "position");
     e.x = static_cast<const char*>(x.data());
+    e.x_rows = length(x);
+    e.columns = ids ? length(*ids) : length(x);
     e.width = static_cast<int64_t>(x.shape(1));
     e.x_stride = row_bytes(x);
-    const int64_t columns = ids ? length(*ids) : length(x);
-    with_ids(indices, "indices", [&](const auto* data) {
-        nb::gil_scoped_release release;
-        check_csr(indptr.data(), data, e.rows, length(indices), columns, threads);
-    });
-    if (ids)
-        with_ids(*ids, "ids", [&](const auto* data) {
-            const auto range = id_range(data, columns, threads);
-            if (columns && (range.least < 0 || range.most >= length(x))) fail("ids holds an id out of range");
-        });
-    if (position) {
-        if (length(*position) != length(indices)) fail("position must have one element per index");
-        with_ids(*position, "position", [&](const auto* data) {
-            const auto range = id_range(data, length(*position), threads);
-            if (length(*position) && (range.least < 0 || range.most >= length(indices)))
-                fail("position holds an entry out of range");
-        });
-    }
-    e.weight = coefficients(weight, e.element, length(indices), "weight");
-    e.scale = coefficients(scale, e.element, columns, "scale");
+    if (indptr.data()[0] != 0 || indptr.data()[e.rows] != e.count)
+        fail("indptr must begin with 0 and end with the number of indices");
+    if (e.count && (e.columns == 0 || e.x_rows == 0)) fail("there are entries, but no rows for them to name");
+    if (position && length(*position) != e.count) fail("position must have one element per index");
+    if (position && !weight) e.position = {};
+    e.weight = coefficients(weight, e.element, e.count, "weight");
+    e.scale = coefficients(scale, e.element, e.columns, "scale");
     return e;
 }
 
@@ -288,7 +277,7 @@ void aggregate_into(const In& x, const In1<int64_t>& indptr, const In& indices, 
     else if (reduce == "mean") how = Reduce::mean;
     else if (reduce == "max") how = Reduce::max;
     else fail("reduce must be 'sum', 'mean' or 'max', not '", reduce, "'");
-    const Entries e = entries_of(x, indptr, indices, ids, weight, position, scale, threads);
+    const Entries e = entries_of(x, indptr, indices, ids, weight, position, scale);
     if (out.ndim() != 2 || length(out) != e.rows || static_cast<int64_t>(out.shape(1)) != e.width ||
         out.dtype() != x.dtype())
         fail("out must have one row per row of indptr, with the width and type of x");
@@ -300,7 +289,8 @@ void aggregate_into(const In& x, const In1<int64_t>& indptr, const In& indices, 
 
 void max_gradient_into(const In& grad, const In1<int64_t>& indptr, const In& indices, const In& position,
                        const In1<int64_t>& forward, const In& where, Out out, std::optional<In> weight, int threads) {
-    const Entries e = entries_of(grad, indptr, indices, std::nullopt, weight, position, std::nullopt, threads);
+    Entries e = entries_of(grad, indptr, indices, std::nullopt, weight, position, std::nullopt);
+    e.position = ids_of(position, "position");
     if (length(forward) != length(grad) + 1) fail("forward must be the indptr that grad has rows for");
     if (!is_int(where, 32) || where.size() != grad.size()) fail("where must be int32, of the shape of grad");
     if (out.ndim() != 2 || length(out) != e.rows || static_cast<int64_t>(out.shape(1)) != e.width ||
@@ -312,7 +302,7 @@ void max_gradient_into(const In& grad, const In1<int64_t>& indptr, const In& ind
 
 void weight_gradient_into(const In& x, const In1<int64_t>& indptr, const In& indices, const In& grad, Out out,
                           std::optional<In> ids, std::optional<In> row_scale, std::optional<In> where, int threads) {
-    const Entries e = entries_of(x, indptr, indices, ids, std::nullopt, std::nullopt, std::nullopt, threads);
+    const Entries e = entries_of(x, indptr, indices, ids, std::nullopt, std::nullopt, std::nullopt);
     check_matrix(grad, "grad");
     if (length(grad) != e.rows || static_cast<int64_t>(grad.shape(1)) != e.width || grad.dtype() != x.dtype())
         fail("grad must have one row per row of indptr, with the width and type of x");

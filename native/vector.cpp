@@ -197,8 +197,18 @@ struct BF16 {
     using Sum = float;
     using Vector = Floats;
     static Floats load(const uint16_t* p) {
-        const auto wide = __builtin_convertvector(load_as<Halves>(p), Words) << 16;
-        return reinterpret_cast<Floats>(wide);
+#if defined(__AVX512F__)
+        const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+        return reinterpret_cast<Floats>(_mm512_slli_epi32(wide, 16));
+#elif defined(__AVX2__)
+        __m256i wide[2];
+        for (int i = 0; i < 2; ++i)
+            wide[i] = _mm256_slli_epi32(
+                _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i))), 16);
+        return load_as<Floats>(wide);
+#else
+        return reinterpret_cast<Floats>(__builtin_convertvector(load_as<Halves>(p), Words) << 16);
+#endif
     }
     static void store(uint16_t* p, Floats v) {  // to nearest, ties to even; NaN stays NaN
         const auto bits = reinterpret_cast<Words>(v);
@@ -302,77 +312,158 @@ inline void prefetch_row(const void* row, int64_t bytes) {
     for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 3);
 }
 
-// Columns are covered by `vectors` registers beginning at `at[v]`. The last one is moved back so that it ends
-// with the row: it repeats some columns of the one before, with the same values.
-template <class E, bool Weighted, int N>
-inline void sum_columns(const RowTile& tile, int64_t column, int64_t last, typename E::Sum* accumulator,
-                        bool request) {
+// The entries of an aggregation, looked up one at a time: addresses are checked before they are used. Plain: no
+// coefficients, no ids, int32 indices, which is the common case and needs the fewest instructions.
+enum class Kind { plain, unweighted, weighted };
+
+template <class E, Kind kind>
+struct Lookup {
     using S = typename E::Sum;
     using T = typename E::Type;
+    const Entries in;
+    const int64_t bytes = in.width * static_cast<int64_t>(sizeof(T));
+    bool ok = true;
+
+    const T* row(int64_t e) {
+        int64_t at = index(e);
+        if (__builtin_expect(static_cast<uint64_t>(at) >= static_cast<uint64_t>(in.columns), 0)) at = fail();
+        if (kind != Kind::plain && in.ids) {
+            at = in.ids[at];
+            if (__builtin_expect(static_cast<uint64_t>(at) >= static_cast<uint64_t>(in.x_rows), 0)) at = fail();
+        }
+        return reinterpret_cast<const T*>(in.x + at * in.x_stride);
+    }
+    S coefficient(int64_t e) {
+        S c{1};
+        if (in.weight) {
+            int64_t at = in.position ? in.position[e] : e;
+            if (__builtin_expect(static_cast<uint64_t>(at) >= static_cast<uint64_t>(in.count), 0)) at = fail();
+            c = static_cast<const S*>(in.weight)[at];
+        }
+        if (in.scale) {
+            int64_t at = in.indices[e];
+            if (__builtin_expect(static_cast<uint64_t>(at) >= static_cast<uint64_t>(in.columns), 0)) at = fail();
+            c *= static_cast<const S*>(in.scale)[at];
+        }
+        return c;
+    }
+    // Asks for `span` bytes of the row of entry e. A bad index is harmless here, but must not be followed.
+    __attribute__((always_inline)) void request(int64_t e, int64_t span) const {
+        if (e >= in.count) return;
+        int64_t at = index(e);
+        if (kind != Kind::plain && in.ids)
+            at = static_cast<uint64_t>(at) < static_cast<uint64_t>(in.columns) ? in.ids[at] : 0;
+        prefetch_row(in.x + at * in.x_stride, span);
+        if constexpr (kind == Kind::weighted) {
+            if (in.position) __builtin_prefetch(static_cast<const S*>(in.weight) + in.position[e], 0, 3);
+            if (in.scale) __builtin_prefetch(static_cast<const S*>(in.scale) + at, 0, 3);
+        }
+    }
+    int64_t index(int64_t e) const {
+        return kind == Kind::plain ? static_cast<const int32_t*>(in.indices.data)[e] : in.indices[e];
+    }
+    int64_t fail() {
+        ok = false;
+        return 0;
+    }
+};
+
+// N vectors of a row's columns, from `column` on, summed in registers. The last one is moved back so that it ends with the
+// row: it then repeats some columns of the one before, with the same values.
+template <class E, Kind kind, int N>
+inline void sum_columns(Lookup<E, kind>& lookup, int64_t begin, int64_t end, int64_t column, int64_t last, bool request,
+                        typename E::Sum scale, typename E::Type* out) {
+    using S = typename E::Sum;
     constexpr int L = 64 / sizeof(S);
+    // A row that fits one tile is requested by a loop of known length, others whole while their first tile is summed.
+    const int64_t request_bytes = N < kTile ? N * L * static_cast<int64_t>(sizeof(typename E::Type)) : lookup.bytes;
     int64_t at[N];
     typename E::Vector sum[N];
     for (int v = 0; v < N; ++v) {
         at[v] = column + v * L < last ? column + v * L : last;
-        sum[v] = load_as<typename E::Vector>(accumulator + at[v]);
+        sum[v] = typename E::Vector{};
     }
-    const int64_t bytes = tile.width * static_cast<int64_t>(sizeof(T));
-    const int64_t known = tile.count + tile.ahead;
-    for (int64_t i = 0; i < tile.count; ++i) {
-        if (request && i + kAhead < known) prefetch_row(tile.rows[i + kAhead], bytes);
-        const T* row = static_cast<const T*>(tile.rows[i]);
-        if constexpr (Weighted) {
-            const S c = static_cast<const S*>(tile.coefficients)[i];
+    for (int64_t e = begin; e < end; ++e) {
+        if (request) lookup.request(e + kAhead, request_bytes);
+        const typename E::Type* row = lookup.row(e);
+        if constexpr (kind == Kind::weighted) {
+            const S c = lookup.coefficient(e);
             for (int v = 0; v < N; ++v) sum[v] += E::load(row + at[v]) * c;
         } else {
             for (int v = 0; v < N; ++v) sum[v] += E::load(row + at[v]);
         }
     }
-    for (int v = 0; v < N; ++v) store_as(accumulator + at[v], sum[v]);
+    for (int v = 0; v < N; ++v) E::store(out + at[v], sum[v] * scale);
 }
 
-template <class E, bool Weighted>
-void sum_rows(const RowTile& tile, typename E::Sum* accumulator) {
+template <class E, Kind kind, int N>
+bool sum_narrow(const Entries& in, int64_t begin, int64_t end, bool mean, typename E::Type* out) {  // one tile a row
     using S = typename E::Sum;
-    using T = typename E::Type;
-    constexpr int L = 64 / sizeof(S);
-    const int64_t d = tile.width;
-    if (d < L) {
-        const int64_t known = tile.count + tile.ahead;
-        for (int64_t i = 0; i < tile.count; ++i) {
-            if (i + kAhead < known) __builtin_prefetch(tile.rows[i + kAhead], 0, 3);
-            const T* row = static_cast<const T*>(tile.rows[i]);
-            const S c = Weighted ? static_cast<const S*>(tile.coefficients)[i] : S{1};
-            for (int64_t j = 0; j < d; ++j) accumulator[j] += Weighted ? E::get(row + j) * c : E::get(row + j);
-        }
-        return;
+    Lookup<E, kind> lookup{in};
+    const int64_t last = in.width - 64 / static_cast<int64_t>(sizeof(S));
+    for (int64_t v = begin; v < end; ++v) {
+        const int64_t from = in.indptr[v], to = in.indptr[v + 1];
+        if (from < 0 || to < from || to > in.count) return false;
+        const S scale = mean && to > from ? S{1} / static_cast<S>(to - from) : S{1};
+        sum_columns<E, kind, N>(lookup, from, to, 0, last, true, scale, out + v * in.width);
+        if (!lookup.ok) return false;
     }
-    // The overlapping last vector must not be added twice to what earlier vectors stored: each tile of columns
-    // is loaded whole before any of it is stored, and the overlap is kept inside one tile.
-    const int64_t vectors = (d + L - 1) / L, last = d - L;
-    for (int64_t v = 0; v < vectors;) {
-        int64_t n = vectors - v;
-        if (n > kTile) n = n == kTile + 1 ? kTile - 1 : kTile;  // never leave a lone overlapping vector behind
-        const bool request = v == 0;
-        switch (n) {
-            case 1: sum_columns<E, Weighted, 1>(tile, v * L, last, accumulator, request); break;
-            case 2: sum_columns<E, Weighted, 2>(tile, v * L, last, accumulator, request); break;
-            case 3: sum_columns<E, Weighted, 3>(tile, v * L, last, accumulator, request); break;
-            case 4: sum_columns<E, Weighted, 4>(tile, v * L, last, accumulator, request); break;
-            case 5: sum_columns<E, Weighted, 5>(tile, v * L, last, accumulator, request); break;
-            case 6: sum_columns<E, Weighted, 6>(tile, v * L, last, accumulator, request); break;
-            case 7: sum_columns<E, Weighted, 7>(tile, v * L, last, accumulator, request); break;
-            default: sum_columns<E, Weighted, 8>(tile, v * L, last, accumulator, request); break;
-        }
-        v += n;
-    }
+    return true;
 }
 
-void sum(Element element, const RowTile& tile, void* accumulator) {
-    with_element(element, [&]<class E>(E) {
-        auto* a = static_cast<typename E::Sum*>(accumulator);
-        tile.coefficients ? sum_rows<E, true>(tile, a) : sum_rows<E, false>(tile, a);
+template <class E, Kind kind>
+bool sum_any(const Entries& in, int64_t begin, int64_t end, bool mean, typename E::Type* out) {
+    using S = typename E::Sum;
+    constexpr int L = 64 / sizeof(S);
+    const int64_t d = in.width, vectors = (d + L - 1) / L, last = d - L;
+    if (d >= L) switch (vectors) {
+            case 1: return sum_narrow<E, kind, 1>(in, begin, end, mean, out);
+            case 2: return sum_narrow<E, kind, 2>(in, begin, end, mean, out);
+            case 3: return sum_narrow<E, kind, 3>(in, begin, end, mean, out);
+            case 4: return sum_narrow<E, kind, 4>(in, begin, end, mean, out);
+            case 5: return sum_narrow<E, kind, 5>(in, begin, end, mean, out);
+            case 6: return sum_narrow<E, kind, 6>(in, begin, end, mean, out);
+            case 7: return sum_narrow<E, kind, 7>(in, begin, end, mean, out);
+            case 8: return sum_narrow<E, kind, 8>(in, begin, end, mean, out);
+        }
+    Lookup<E, kind> lookup{in};
+    for (int64_t v = begin; v < end; ++v) {
+        const int64_t from = in.indptr[v], to = in.indptr[v + 1];
+        if (from < 0 || to < from || to > in.count) return false;
+        const S scale = mean && to > from ? S{1} / static_cast<S>(to - from) : S{1};
+        typename E::Type* row_out = out + v * d;
+        if (d < L) {
+            S sum[L] = {};
+            for (int64_t e = from; e < to; ++e) {
+                lookup.request(e + kAhead, lookup.bytes);
+                const typename E::Type* row = lookup.row(e);
+                const S c = kind == Kind::weighted ? lookup.coefficient(e) : S{1};
+                for (int64_t j = 0; j < d; ++j) sum[j] += kind == Kind::weighted ? E::get(row + j) * c : E::get(row + j);
+            }
+            for (int64_t j = 0; j < d; ++j) E::put(row_out + j, sum[j] * scale);
+        } else {
+            // Several passes over the row's entries. Rows were requested in the first and lie in the cache after it.
+            int64_t column = 0;
+            for (; column + kTile * L <= d; column += kTile * L)
+                sum_columns<E, kind, kTile>(lookup, from, to, column, last, column == 0, scale, row_out);
+            for (; column + 2 * L < d; column += 2 * L)
+                sum_columns<E, kind, 2>(lookup, from, to, column, last, false, scale, row_out);
+            if (column < d) sum_columns<E, kind, 2>(lookup, from, to, column, last, false, scale, row_out);
+        }
+        if (!lookup.ok) return false;
+    }
+    return true;
+}
+
+bool sum(const Entries& in, int64_t begin, int64_t end, bool mean, char* out) {
+    bool ok = true;
+    with_element(in.element, [&]<class E>(E) {
+        auto* to = reinterpret_cast<typename E::Type*>(out);
+        ok = in.weight || in.scale              ? sum_any<E, Kind::weighted>(in, begin, end, mean, to)
+             : !in.ids && !in.indices.wide ? sum_any<E, Kind::plain>(in, begin, end, mean, to)
+                                           : sum_any<E, Kind::unweighted>(in, begin, end, mean, to);
     });
+    return ok;
 }
 
 void max(Element element, const RowTile& tile, void* accumulator, int32_t* where) {

@@ -16,7 +16,33 @@ struct DrawRow {
 
 enum class Element : int32_t { f32, f64, bf16, f16 };
 
-// Rows of one aggregation task, with addresses and coefficients already looked up.
+// A read-only array of ids, or none.
+struct Ids {
+    const void* data = nullptr;
+    bool wide = false;  // int64 in place of int32
+    __attribute__((always_inline)) explicit operator bool() const { return data != nullptr; }
+    __attribute__((always_inline)) int64_t operator[](int64_t i) const {
+        return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+    }
+};
+
+// Entry e of row v reads row `ids[indices[e]]` (or `indices[e]`) of x, times weight[position[e]] (or weight[e]),
+// times scale[indices[e]].
+struct Entries {
+    const int64_t* indptr = nullptr;
+    int64_t rows = 0, count = 0;    // rows of indptr, entries of indices
+    Ids indices, ids, position;
+    int64_t columns = 0;            // indices lie below this: rows of x, or elements of ids
+    int64_t x_rows = 0;             // ids lie below this
+    const void* weight = nullptr;   // in the accumulator's type: fp64 for fp64 rows, else fp32
+    const void* scale = nullptr;    // likewise
+    const char* x = nullptr;
+    int64_t x_stride = 0;           // bytes
+    int64_t width = 0;              // elements of a row
+    Element element = Element::f32;
+};
+
+// Some neighbours of one row, with addresses and coefficients already looked up.
 struct RowTile {
     const void* const* rows;   // address of each neighbour's row
     const void* coefficients;  // one per neighbour in the accumulator's type, or null for all ones
@@ -31,8 +57,8 @@ struct VectorTable {
     // Positions of the neighbours drawn for each row, `take` per row, one row after the other.
     void (*draw)(PhiloxKey key, uint32_t hop, bool replace, const DrawRow* rows, int64_t count, int64_t* scratch,
                  int64_t* positions);
-    // accumulator (fp32, fp64 for fp64 rows) += the tile's rows, in order.
-    void (*sum)(Element element, const RowTile& tile, void* accumulator);
+    // out[v] = sum, or mean, over the entries of rows [begin, end), each row's in order; false on an index out of range.
+    bool (*sum)(const Entries& entries, int64_t begin, int64_t end, bool mean, char* out);
     // accumulator = max with the tile's rows; where = which neighbour of the row (the first that reaches it).
     void (*max)(Element element, const RowTile& tile, void* accumulator, int32_t* where);
     // The gradient of max: accumulator += row[c] where `where[row][c]` names this edge.

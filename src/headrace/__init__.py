@@ -1,9 +1,17 @@
 """Headrace: graph neural networks and graph embeddings, wherever the data fits."""
 
-from headrace import kernels, sample, store
+import os as _os
+
+# OpenMP threads spin for milliseconds before they sleep, unless told otherwise. On a machine with other work that turns a
+# parallel region of one millisecond into ten: the thread it waits for stands behind the one that spins. This must be set
+# before OpenMP is loaded, so it helps programs that import headrace before torch; it never changes a result.
+if "OMP_WAIT_POLICY" not in _os.environ:
+    _os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+from headrace import kernels, loader, pipeline, sample, store
 from headrace.graph import Dataset, Graph, generate, load
 from headrace.graph import open_dataset as open
 
 __version__ = "0.1.0"
 
-__all__ = ["Dataset", "Graph", "generate", "kernels", "load", "open", "sample", "store"]
+__all__ = ["Dataset", "Graph", "generate", "kernels", "load", "loader", "open", "pipeline", "sample", "store"]

@@ -1,4 +1,4 @@
-"""The dataset directory: `meta.json` and one `.npy` file per array.
+"""The dataset directory: `meta.json`, one `.npy` file per array, and side files such as the id map of an import.
 
 `meta.json` names every file with its shape, type and checksum, and is written last, aside, and renamed into place: until
 then the directory is what it was. Files of a new version never have the names of the old ones (they carry its number), so a
@@ -23,7 +23,7 @@ from torch import Tensor
 
 FORMAT = 1
 _CHUNK = 16 << 20
-_DATA_FILE = re.compile(r"[A-Za-z_][\w-]*\.\d+\.npy")
+_DATA_FILE = re.compile(r"[A-Za-z_][\w-]*\.\d+\.(npy|parquet)")
 
 
 class ArrayFile:
@@ -75,6 +75,7 @@ class DatasetWriter:
         self.info: dict[str, object] = {}
         self._arrays: dict[str, dict[str, object]] = {}
         self._open: list[tuple[str, ArrayFile]] = []
+        self._side: dict[str, Path] = {}
         if self.path.exists() and not self.path.is_dir():
             raise FileExistsError(f"{self.path} is a file: a dataset is a directory")
         meta = self.path / "meta.json"
@@ -99,6 +100,11 @@ class DatasetWriter:
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
         self.array(name, tensor.dtype, tuple(tensor.shape)).append(tensor)
 
+    def side_file(self, name: str) -> Path:
+        """Where to write a Parquet file that is to stand beside the arrays; close it before the `with` block ends."""
+        self._side[name] = self.path / f"{name}.{self._version}.parquet"
+        return self._side[name]
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if kind is None:
@@ -112,7 +118,8 @@ class DatasetWriter:
     def _commit(self) -> None:
         for name, file in self._open:
             self._arrays[name] = file.close()
-        meta = {"format": FORMAT, "info": self.info, "arrays": self._arrays}
+        files = {name: _describe(path) for name, path in self._side.items()}
+        meta = {"format": FORMAT, "info": self.info, "arrays": self._arrays, "files": files}
         aside = self.path / "meta.json.new"
         with open(aside, "w", encoding="utf-8") as f:
             json.dump(meta, f, indent=1)
@@ -120,7 +127,7 @@ class DatasetWriter:
             os.fsync(f.fileno())
         os.replace(aside, self.path / "meta.json")
         _sync_directory(self.path)
-        current = {entry["file"] for entry in self._arrays.values()}
+        current = {entry["file"] for entry in (*self._arrays.values(), *files.values())}
         for old in _data_files(self.path):
             if old.name not in current:
                 old.unlink(missing_ok=True)
@@ -129,6 +136,8 @@ class DatasetWriter:
         for _, file in self._open:
             file.abandon()
             file.path.unlink(missing_ok=True)
+        for path in self._side.values():
+            path.unlink(missing_ok=True)
         (self.path / "meta.json.new").unlink(missing_ok=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -148,6 +157,7 @@ class ArrayReader:
         try:
             content = json.loads(meta.read_text(encoding="utf-8"))
             version, self.info, self._arrays = content["format"], content["info"], content["arrays"]
+            self._files: dict[str, dict[str, Any]] = content.get("files", {})
         except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
             raise ValueError(f"{meta} is damaged: {error}") from None
         if version != FORMAT:
@@ -156,6 +166,11 @@ class ArrayReader:
     @property
     def names(self) -> list[str]:
         return list(self._arrays)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Side files by name: "ids" is the id map of an import."""
+        return {name: self._file(entry) for name, entry in self._files.items()}
 
     def open(self, name: str) -> Tensor:
         entry = self._arrays[name]
@@ -175,11 +190,16 @@ class ArrayReader:
             file = self._file(entry)
             if _checksum(file) != entry["crc32"]:
                 raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json")
+        for entry in self._files.values():
+            file = self._file(entry)
+            with open(file, "rb") as f:
+                if _crc32(f) != entry["crc32"]:
+                    raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json")
 
     def _file(self, entry: dict[str, Any]) -> Path:
         name: str = entry["file"]
         if not _DATA_FILE.fullmatch(name):
-            raise ValueError(f"{self.path / 'meta.json'} is damaged: {name!r} is no array file")
+            raise ValueError(f"{self.path / 'meta.json'} is damaged: {name!r} is no file of a dataset")
         file = self.path / name
         if not file.exists():
             raise ValueError(f"{self.path} is damaged: {name} is missing")
@@ -187,13 +207,24 @@ class ArrayReader:
 
 
 def _checksum(file: Path) -> int:
-    crc = 0
     with open(file, "rb") as f:
         version = npy.read_magic(f)  # type: ignore[no-untyped-call]
         npy.read_array_header_1_0(f) if version == (1, 0) else npy.read_array_header_2_0(f)  # type: ignore[no-untyped-call]
-        while piece := f.read(_CHUNK):
-            crc = zlib.crc32(piece, crc)
+        return _crc32(f)
+
+
+def _crc32(f: BinaryIO) -> int:
+    crc = 0
+    while piece := f.read(_CHUNK):
+        crc = zlib.crc32(piece, crc)
     return crc
+
+
+def _describe(side_file: Path) -> dict[str, object]:
+    """Flush a side file to the disk, and describe it for meta.json."""
+    with open(side_file, "rb") as f:
+        os.fsync(f.fileno())
+        return {"file": side_file.name, "crc32": _crc32(f)}
 
 
 def _stored_dtype(dtype: torch.dtype) -> np.dtype[Any]:

@@ -1,0 +1,89 @@
+"""The memory budget: how much the process holds, and how large the pieces may be that it works on."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from dataclasses import dataclass
+
+from headrace.graph.ingest.problems import IngestError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_LEAST_WORKING = 96 << 20
+_RESERVE = 32 << 20  # what the allocators, the parser and Python itself grow by, whatever the pieces are
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes from a number or from a text such as `600MiB`, `1.5GiB`, `2GB`."""
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise IngestError(f"{text!r} is not a size: write a number and a unit, such as 600MiB or 2GB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def format_size(size: float) -> str:
+    """Bytes for a reader: `1.5 GiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def resident() -> int:
+    """Bytes of memory this process holds now."""
+    return _status("VmRSS") or peak()
+
+
+def peak() -> int:
+    """The most bytes of memory this process has ever held."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return _status("VmHWM") or most  # ru_maxrss counts the parent's memory before exec too
+
+
+def _status(name: str) -> int:
+    try:
+        with open("/proc/self/status", encoding="ascii") as f:
+            return next((int(line.split()[1]) << 10 for line in f if line.startswith(name)), 0)
+    except OSError:
+        return 0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How the memory between what is held now and the limit is shared out.
+
+    Two things may be held for long, the id table and what is being sorted, so each has half; within its half, a step
+    sizes its pieces by the bytes it needs per item, all its temporaries counted.
+    """
+
+    working: int
+
+    @classmethod
+    def within(cls, limit: int) -> Budget:
+        held = resident()
+        if limit - held < _LEAST_WORKING:
+            least = -(-(held + _LEAST_WORKING) // (16 << 20)) * 16
+            raise IngestError(
+                f"memory={format_size(limit)} is too small: Python and its libraries hold {format_size(held)} already; "
+                f"the least that works is {least}MiB"
+            )
+        return cls(int((limit - held - _RESERVE) * 0.75))
+
+    @property
+    def table(self) -> int:
+        """Bytes for the table that turns raw ids into node ids."""
+        return self.working // 2
+
+    @property
+    def block(self) -> int:
+        """Bytes of text parsed at a time by each thread."""
+        return min(8 << 20, max(256 << 10, self.working // 64))
+
+    def items(self, bytes_each: int) -> int:
+        """How many items a step may hold at once, when each needs so many bytes."""
+        return max(1024, self.working // 2 // bytes_each)

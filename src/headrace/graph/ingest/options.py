@@ -1,0 +1,114 @@
+"""What to import and how: every option with its default and its help line, and what came of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from headrace.graph.graph import SelfLoops
+from headrace.graph.ingest.memory import parse_size
+from headrace.graph.ingest.problems import IngestError
+
+Format = Literal["auto", "csv", "tsv", "parquet", "npy"]
+Header = Literal["auto", "yes", "no"]
+Ids = Literal["auto", "int", "string"]
+Column = str | int | None
+
+
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """Every option of an import; the command line and the documentation take their help lines from here."""
+
+    edges: tuple[Path, ...] = field(metadata={"help": "Edge lists of one kind: .csv, .tsv, .txt (also .gz), .parquet or .npy."})
+    output: Path = field(metadata={"help": "The dataset directory to write; a dataset that is there is replaced at the end."})
+    format: Format = _option("auto", "Kind of the edge lists, where their names do not say it: csv, tsv, parquet or npy.")
+    src_column: Column = _option(None, "Column of the sources: a name or a number from 0. Default: the first.")
+    dst_column: Column = _option(None, "Column of the targets: a name or a number from 0. Default: the second.")
+    weight_column: Column = _option(None, "Column of the edge weights (float32). Default: no weights.")
+    header: Header = _option("auto", "Whether text files begin with column names: auto, yes or no.")
+    delimiter: str | None = _option(None, "The character between columns. Default: found in the first line; tab for .tsv.")
+    comment: str = _option("#", "Leading lines that begin with this are skipped; empty for none.")
+    ids: Ids = _option("auto", "How ids are read: auto, int or string. auto looks at the first rows.")
+    num_nodes: int | None = _option(None, "Use integer ids as they are, from 0 to this number less 1. Default: number the ids.")
+    undirected: bool = _option(False, "Add the reverse of every edge.")
+    deduplicate: bool = _option(False, "Keep the first of equal edges; rows are then sorted by source.")
+    self_loops: SelfLoops = _option("keep", "Self loops: keep, add (one to every node that has none) or drop.")
+    edge_ids: bool = _option(False, "Keep each edge's position among the rows that were read.")
+    nodes: Path | None = _option(None, "Table of nodes (text or Parquet): ids with labels, splits and features.")
+    id_column: Column = _option(None, "Column of the ids in the node table. Default: the first.")
+    label_column: Column = _option(None, "Column of the labels in the node table, integers or names of classes.")
+    split_column: Column = _option(None, "Column of the node table that says train, val or test.")
+    feature_columns: tuple[str, ...] = _option((), "Feature columns of the node table, by comma; or one Parquet list column.")
+    features: Path | None = _option(None, "Features as .npy, row i for node i; ids are then used as they are.")
+    labels: Path | None = _option(None, "Labels as .npy, entry i for node i; ids are then used as they are.")
+    split: Path | None = _option(None, "Splits as .npy: train, val, test (or 0, 1, 2; -1 for none), entry i for node i.")
+    skip_bad: bool = _option(False, "Skip and count bad rows instead of stopping at the first.")
+    memory: int | str = _option("1GiB", "The most memory the process may hold, such as 600MiB or 2GB.")
+    threads: int | None = _option(None, "Threads to parse and sort with. Default: every processor.")
+
+    def __post_init__(self) -> None:
+        given = (self.edges,) if isinstance(self.edges, str | os.PathLike) else self.edges
+        object.__setattr__(self, "edges", tuple(Path(path) for path in given))
+        for name in ("output", "nodes", "features", "labels", "split"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else Path(value))
+        if isinstance(self.feature_columns, str):
+            raise IngestError(f"feature_columns is {self.feature_columns!r}: give a sequence of names")
+        object.__setattr__(self, "feature_columns", tuple(self.feature_columns))
+        object.__setattr__(self, "memory", parse_size(self.memory))
+        self._check()
+
+    def _check(self) -> None:
+        for name, kind in (("format", Format), ("header", Header), ("ids", Ids), ("self_loops", SelfLoops)):
+            value, allowed = getattr(self, name), get_args(kind)
+            if value not in allowed:
+                raise IngestError(f"{name} is {value!r}: choose one of {', '.join(allowed)}")
+        if not self.edges:
+            raise IngestError("edges names no file: give at least one edge list")
+        if self.delimiter is not None and (len(self.delimiter.encode()) != 1 or self.delimiter in '"\r\n'):
+            raise IngestError(f"delimiter is {self.delimiter!r}: it must be one character, and no quote or line end")
+        if self.num_nodes is not None and self.num_nodes < 0:
+            raise IngestError(f"num_nodes is {self.num_nodes}: it must not be negative")
+        if self.threads is not None and self.threads < 1:
+            raise IngestError(f"threads is {self.threads}: it must be at least 1")
+        if self.ids_as_they_are and self.ids == "string":
+            raise IngestError("ids is 'string', but num_nodes and .npy rows need integer ids from 0: leave one of them out")
+        if self.nodes is None:
+            for name in ("id_column", "label_column", "split_column", "feature_columns"):
+                if getattr(self, name) not in (None, ()):
+                    raise IngestError(f"{name} is given without a node table: name it with nodes")
+        for ours, theirs in (("feature_columns", "features"), ("label_column", "labels"), ("split_column", "split")):
+            if getattr(self, ours) not in (None, ()) and getattr(self, theirs) is not None:
+                raise IngestError(f"{ours} and {theirs} are both given: choose one of them")
+
+    @property
+    def ids_as_they_are(self) -> bool:
+        """Whether ids are node ids already, as they must be where rows are given by position."""
+        return any(value is not None for value in (self.num_nodes, self.features, self.labels, self.split))
+
+
+def help_of(name: str) -> str:
+    """The help line of an option."""
+    return str(next(option.metadata["help"] for option in fields(IngestOptions) if option.name == name))
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What an import wrote, and what it took."""
+
+    path: Path
+    num_nodes: int
+    num_edges: int
+    rows: int
+    bad_rows: int
+    bad_examples: tuple[str, ...]
+    nodes_without_row: int
+    bytes: int
+    seconds: float
+    peak_memory: int

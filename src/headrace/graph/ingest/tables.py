@@ -1,0 +1,180 @@
+"""Tables of any kind, opened by name: text, Parquet and .npy, all read in batches with numbered rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.lib import format as npy
+
+from headrace.graph.ingest.columns import Batch, Wanted
+from headrace.graph.ingest.head import has_header, integer_columns, read_head
+from headrace.graph.ingest.options import Column, IngestOptions
+from headrace.graph.ingest.problems import IngestError
+from headrace.graph.ingest.text import TextTable
+
+_TEXT = {".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el", ".tab"}
+_PARQUET = {".parquet", ".pq"}
+_PARSERS = 4
+
+
+class Table(Protocol):
+    """Rows in batches; `done` of `size` bytes are read; `where` names a row for a message."""
+
+    path: Path
+    size: int
+    done: int
+
+    def where(self, row: int) -> str: ...
+    def batches(self, wanted: Sequence[Wanted]) -> Iterator[Batch]: ...
+
+
+def kind_of(path: Path, given: str = "auto") -> str:
+    """text, parquet or npy, as told or by the name of the file."""
+    if given != "auto":
+        return "text" if given in ("csv", "tsv") else given
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if suffix.lower() in _TEXT:
+        return "text"
+    if path.suffix.lower() in _PARQUET:
+        return "parquet"
+    if path.suffix.lower() == ".npy":
+        return "npy"
+    raise IngestError(f"{path}: what kind of file is this? Say it with format: csv, tsv, parquet or npy")
+
+
+def require_file(path: Path, argument: str) -> None:
+    """Refuse a file that is not there, naming the argument that named it."""
+    if not path.exists():
+        raise IngestError(f"{argument}: there is no file {path}")
+    if not path.is_file():
+        raise IngestError(f"{argument}: {path} is not a file")
+
+
+def open_text_table(path: Path, options: IngestOptions, columns: tuple[Column, ...], block: int, threads: int) -> TextTable | None:
+    """A text file with its delimiter and header found, or None where it holds no rows."""
+    delimiter = options.delimiter or ("\t" if options.format == "tsv" else None)
+    try:
+        head = read_head(path, delimiter, options.comment)
+    except (OSError, EOFError) as error:
+        raise IngestError(f"{path} cannot be read: {error}") from None
+    if head is None:
+        return None
+    header = has_header(path, head, options.header, columns)
+    names = tuple(name.strip() for name in head.first) if header else None
+    return TextTable(path, head, names, block=block, threads=min(threads, _PARSERS))
+
+
+class ParquetTable:
+    """One Parquet file, its pages streamed. Rows are numbered from 0."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path, self._rows = path, rows
+        try:
+            self._file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise IngestError(f"{path} is not a Parquet file: {error}") from None
+        self.schema = self._file.schema_arrow
+        self.names = tuple(self.schema.names)
+        self.num_rows = self._file.metadata.num_rows
+        self.size, self.done = path.stat().st_size, 0
+
+    def where(self, row: int) -> str:
+        return f"{self.path}: row {row}"
+
+    def batches(self, wanted: Sequence[Wanted]) -> Iterator[Batch]:
+        names = list(dict.fromkeys(self.names[want.index] for want in wanted))
+        row = 0
+        for batch in self._file.iter_batches(self._rows, columns=names, use_threads=False):
+            columns = [batch.column(names.index(self.names[want.index])) for want in wanted]
+            yield Batch([_plain(column) for column in columns], np.arange(row, row + batch.num_rows), [])
+            row += batch.num_rows
+            self.done = self.size * row // max(1, self.num_rows)
+
+
+def _plain(column: Any) -> Any:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+class NpyTable:
+    """Edges in a .npy file of shape [2, E] or [E, 2], read piece by piece. Rows are edges, numbered from 0."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path, self._rows = path, rows
+        self.names = None
+        shape, fortran, self._dtype, self._offset = npy_header(path)
+        if self._dtype.kind not in "iu":
+            raise IngestError(f"{path} holds {self._dtype}: edges are integers")
+        if len(shape) != 2 or 2 not in shape:
+            raise IngestError(f"{path} has shape {tuple(shape)}: edges are [2, E] or [E, 2]")
+        across = shape[0] == 2  # sources first, then targets
+        self.num_rows = shape[1] if across else shape[0]
+        self._columnwise = across != fortran
+        self.size, self.done = path.stat().st_size, 0
+
+    def where(self, row: int) -> str:
+        return f"{self.path}: edge {row}"
+
+    def batches(self, wanted: Sequence[Wanted]) -> Iterator[Batch]:
+        for start in range(0, self.num_rows, self._rows):
+            count = min(self._rows, self.num_rows - start)
+            if self._columnwise:
+                pair = [self._read(at * self.num_rows + start, count) for at in (0, 1)]
+            else:
+                both = self._read(2 * start, 2 * count).reshape(count, 2)
+                pair = [np.ascontiguousarray(both[:, at]) for at in (0, 1)]
+            self.done = self.size * (start + count) // self.num_rows
+            yield Batch([pa.array(pair[want.index]) for want in wanted], np.arange(start, start + count), [])
+
+    def _read(self, first: int, count: int) -> np.ndarray[Any, Any]:
+        values = np.fromfile(self.path, self._dtype, count, offset=self._offset + first * self._dtype.itemsize)
+        if len(values) < count:
+            raise IngestError(f"{self.path} ends early: its header promises {self.num_rows} edges")
+        return values.astype(self._dtype.newbyteorder("="), copy=False)
+
+
+def npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether columns come first, type and where the values begin."""
+    try:
+        with open(path, "rb") as f:
+            version = npy.read_magic(f)  # type: ignore[no-untyped-call]
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = read(f)  # type: ignore[no-untyped-call]
+            if dtype.hasobject:
+                raise ValueError("it holds Python objects")
+            return shape, fortran, dtype, f.tell()
+    except (ValueError, OSError) as error:
+        raise IngestError(f"{path} is not a usable .npy file: {error}") from None
+
+
+def column_index(path: Path, given: Column, names: tuple[str, ...] | None, width: int, argument: str, default: int) -> int:
+    """The place of a column given by name or number."""
+    if given is None:
+        index = default
+    elif names is not None and given in names:
+        index = names.index(str(given))
+        if names.count(str(given)) > 1:
+            raise IngestError(f"{argument}: {path} has more than one column {given!r}: give its number, from 0")
+    elif isinstance(given, int) or given.isdigit():
+        index = int(given)
+    else:
+        known = f"its columns are {', '.join(names)}" if names else "it has no header: give a number, from 0"
+        raise IngestError(f"{argument}: {path} has no column {given!r}; {known}")
+    if not 0 <= index < width:
+        remedy = f": name another with {argument}, or say delimiter" if width < 2 else f": choose 0 to {width - 1}"
+        raise IngestError(f"{argument}: {path} has {width} column{'s' * (width != 1)}, and none is number {index}{remedy}")
+    return index
+
+
+def looks_integer(table: TextTable | ParquetTable | NpyTable, columns: Sequence[int]) -> bool:
+    """Whether the ids in these columns are integers, by the schema or by most of the first rows."""
+    if isinstance(table, NpyTable):
+        return True
+    if isinstance(table, ParquetTable):
+        return all(pa.types.is_integer(table.schema.field(at).type) for at in columns)
+    rows = list(table.head.sample) if table.names is not None else [table.head.first, *table.head.sample]
+    return integer_columns([[row[at] for at in columns if at < len(row)] for row in rows], len(columns))

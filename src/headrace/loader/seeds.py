@@ -1,0 +1,70 @@
+"""Which nodes a loader starts from, and in which order: a function of (input nodes, seed, epoch)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace import _native
+from headrace._arrays import as_ids
+
+_SHUFFLE = 2  # Purpose::shuffle of native/philox.h
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Input nodes and the id each is reported under, dealt into batches."""
+
+    nodes: Tensor
+    input_id: Tensor
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    seed: int
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.nodes), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def batches(self, epoch: int) -> Iterator[tuple[int, Tensor]]:
+        """(index of the batch, positions of its seeds), in order."""
+        order = torch.arange(len(self.nodes))
+        if self.shuffle:
+            words = _native.random_words(self.seed, epoch, _SHUFFLE, len(self.nodes), 1)
+            order = torch.from_numpy(words.argsort(kind="stable"))
+        for index in range(len(self)):
+            yield index, order[index * self.batch_size : (index + 1) * self.batch_size]
+
+
+def input_nodes_of(given: Any, num_nodes: int, splits: dict[str, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """Input nodes and their input ids from what PyG allows: None, a mask, indices, or a pair of a node type and those.
+
+    As in PyG, the input id of a masked node is the node, of a listed one its position. A headrace `Dataset` also takes the
+    name of one of its splits.
+    """
+    if isinstance(given, tuple) and len(given) == 2 and (given[0] is None or isinstance(given[0], str)):
+        kind, given = given
+        if kind is not None:
+            raise ValueError(f"input_nodes names the node type {kind!r}, but this graph has only one kind of node")
+    if given is None:
+        nodes = torch.arange(num_nodes)
+        return nodes, nodes
+    if isinstance(given, str):
+        if not splits or given not in splits:
+            raise ValueError(f"there is no split {given!r}: input_nodes may be one of {sorted(splits or ())}")
+        given = splits[given]
+    mask = torch.as_tensor(given)
+    if mask.dtype == torch.bool:
+        if mask.shape != (num_nodes,):
+            raise ValueError(f"input_nodes is a mask of shape {tuple(mask.shape)} for {num_nodes} nodes")
+        nodes = mask.nonzero().flatten()
+        return nodes, nodes
+    nodes = as_ids(given, "input_nodes", dtype=torch.int64)
+    low, high = _native.id_range(nodes, 1)
+    if low < 0 or high >= num_nodes:
+        raise ValueError(f"input_nodes holds ids from {low} to {high}, but the graph has nodes 0 to {num_nodes - 1}")
+    return nodes, torch.arange(len(nodes))

@@ -1,0 +1,232 @@
+"""`Pipeline`: items flow through stages run by threads, a bounded number ahead of their consumer."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from headrace.pipeline.trace import Trace
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a pipeline: `work(item)` returns what the next stage gets. Called from `threads` threads."""
+
+    name: str
+    work: Callable[[Any], Any]
+    threads: int = 1
+
+
+@dataclass
+class StageTimes:
+    """Where a stage's threads spent their seconds.
+
+    `busy`: working. `starved`: waiting for an item from the stage before. `held`: waiting for leave to start a further item,
+    because `staleness` of them are under way. For the consumer, `starved` is what it waited for the pipeline.
+    """
+
+    name: str
+    threads: int
+    items: int = 0
+    busy: float = 0.0
+    starved: float = 0.0
+    held: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Failure:
+    error: BaseException
+
+
+class Pipeline:
+    """Runs items of `source` through `stages`, in order, at most `staleness` of them ahead of the consumer.
+
+    Every stage starts items in the order of the source, and they come out in it. With `staleness=0` nothing runs ahead: the
+    consumer's own thread does the work when it asks for an item. An exception in the source or in a stage reaches the consumer
+    at its item's turn, with the traceback of where it was raised. Leaving the loop early, Ctrl-C and errors stop and join all
+    threads. A pipeline may be iterated again if its source may; times add up, and `peak` is the most items that were under way.
+
+    >>> from headrace.pipeline import Pipeline, Stage
+    >>> list(Pipeline(range(4), [Stage("square", lambda n: n * n, threads=2)], staleness=3))
+    [0, 1, 4, 9]
+    """
+
+    def __init__(self, source: Iterable[Any], stages: Sequence[Stage], *, staleness: int = 2, trace: Trace | None = None) -> None:
+        if staleness < 0:
+            raise ValueError(f"staleness must be 0 (nothing runs ahead) or more, not {staleness}")
+        if not stages:
+            raise ValueError("a pipeline needs at least one stage")
+        for stage in stages:
+            if stage.threads < 1:
+                raise ValueError(f"stage {stage.name!r} needs at least 1 thread, not {stage.threads}")
+        self.source, self.stages, self.staleness, self.trace = source, tuple(stages), staleness, trace
+        self.times = [StageTimes(s.name, s.threads) for s in stages] + [StageTimes("consumer", 1)]
+        self.peak = 0
+        self._lock = threading.Lock()  # many threads of a stage add to its times
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._run_inline() if self.staleness == 0 else self._run_ahead()
+
+    def _run_inline(self) -> Iterator[Any]:
+        for index, item in enumerate(self.source):
+            asked = perf_counter()
+            for number in range(len(self.stages)):
+                item = self._work(number, index, item)
+            self.times[-1].starved += perf_counter() - asked
+            yield item
+            self.times[-1].items += 1
+
+    def _run_ahead(self) -> Iterator[Any]:
+        flight = _Flight(self)
+        try:
+            flight.start()
+            while True:
+                asked = perf_counter()
+                found, item = flight.take()
+                self.times[-1].starved += perf_counter() - asked
+                if not found:
+                    return
+                if isinstance(item, _Failure):
+                    raise item.error
+                given = perf_counter()
+                yield item
+                self.times[-1].busy += perf_counter() - given
+                self.times[-1].items += 1
+                del item  # not kept alive while the next one is awaited
+        finally:
+            flight.stop()
+
+    def _work(self, number: int, index: int, item: Any) -> Any:
+        begin = perf_counter()
+        try:
+            return self.stages[number].work(item)
+        finally:
+            end = perf_counter()
+            with self._lock:
+                self.times[number].busy += end - begin
+                self.times[number].items += 1
+            if self.trace is not None:
+                self.trace.add(self.stages[number].name, index, begin, end)
+
+
+class _Flight:
+    """One run of a pipeline: its threads and the items between source and consumer.
+
+    One lock guards everything. `waiting[n]` holds items ready for stage n by index (the last one: for the consumer), and
+    `turn[n]` is the index it starts next. Items under way are bounded, so these are small.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.source = iter(pipeline.source)
+        self.waiting: list[dict[int, Any]] = [{} for _ in range(len(pipeline.stages) + 1)]
+        self.turn = [0] * (len(pipeline.stages) + 1)
+        self.drawing = False  # a thread is in the source: items are drawn one at a time
+        self.drawn = 0
+        self.exhausted = False
+        self.stopped = False
+        self.changed = threading.Condition()
+        self.threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"headrace {stage.name} {i}", daemon=True)
+            for number, stage in enumerate(pipeline.stages)
+            for i in range(stage.threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+        for thread in self.threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def take(self) -> tuple[bool, Any]:
+        """The consumer's next item, or False after the last."""
+        with self.changed:
+            last = len(self.turn) - 1
+            while True:
+                index = self.turn[last]
+                if index in self.waiting[last]:
+                    self.turn[last] += 1
+                    self.changed.notify_all()
+                    return True, self.waiting[last].pop(index)
+                if self.exhausted and index == self.drawn:
+                    return False, None
+                self.changed.wait()
+
+    def _run(self, number: int) -> None:
+        while True:
+            entry = self._draw() if number == 0 else self._receive(number)
+            if entry is None:
+                return
+            index, item = entry
+            if not isinstance(item, _Failure):
+                try:
+                    item = self.pipeline._work(number, index, item)
+                except BaseException as error:
+                    item = self._failed(error, f"in stage {self.pipeline.stages[number].name!r}, item {index}")
+            with self.changed:
+                self.waiting[number + 1][index] = item
+                self.changed.notify_all()
+            del entry, item  # a buffer must not live on in an idle thread
+
+    def _draw(self) -> tuple[int, Any] | None:
+        """The next item of the source, once fewer than `staleness` are under way."""
+        times, asked = self.pipeline.times[0], perf_counter()
+        with self.changed:
+            while not self.stopped and not self.exhausted:
+                under_way = self.drawn - self.turn[-1]
+                if under_way < self.pipeline.staleness and not self.drawing:
+                    break
+                self.changed.wait()
+            times.held += perf_counter() - asked
+            if self.stopped or self.exhausted:
+                return None
+            self.drawing = True
+        drawn = perf_counter()
+        ended, item = False, None
+        try:
+            item = next(self.source)
+        except StopIteration:
+            ended = True
+        except BaseException as error:
+            item = self._failed(error, f"in the source, item {self.drawn}")
+        with self.changed:
+            times.starved += perf_counter() - drawn
+            self.drawing = False
+            self.exhausted = self.exhausted or ended
+            index = self.drawn
+            if not ended:
+                self.drawn += 1
+                self.pipeline.peak = max(self.pipeline.peak, self.drawn - self.turn[-1])
+            self.changed.notify_all()
+        return None if ended else (index, item)
+
+    def _receive(self, number: int) -> tuple[int, Any] | None:
+        asked = perf_counter()
+        with self.changed:
+            while not self.stopped:
+                index = self.turn[number]
+                if index in self.waiting[number]:
+                    self.turn[number] += 1
+                    self.pipeline.times[number].starved += perf_counter() - asked
+                    return index, self.waiting[number].pop(index)
+                if self.exhausted and index >= self.drawn:
+                    return None
+                self.changed.wait()
+        return None
+
+    def _failed(self, error: BaseException, where: str) -> _Failure:
+        if sys.version_info >= (3, 11):
+            error.add_note(f"headrace pipeline: {where}")
+        with self.changed:
+            self.exhausted = True  # nothing is started after an error
+        return _Failure(error)

@@ -1,0 +1,57 @@
+"""What ran when: spans of work, exported as a Chrome trace (open it in Perfetto or chrome://tracing)."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece of work: `begin` and `end` in seconds of `time.perf_counter`."""
+
+    name: str
+    item: int
+    thread: int
+    begin: float
+    end: float
+
+
+class Trace:
+    """The latest `capacity` spans, safe to add to from any thread."""
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        self.spans: deque[Span] = deque(maxlen=capacity)
+        self._threads: dict[int, str] = {}
+
+    def add(self, name: str, item: int, begin: float, end: float) -> None:
+        thread = threading.get_ident()
+        self._threads.setdefault(thread, threading.current_thread().name)
+        self.spans.append(Span(name, item, thread, begin, end))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the spans in Chrome's trace-event format."""
+        spans = list(self.spans)
+        start = min((s.begin for s in spans), default=0.0)
+        rows = {thread: row for row, thread in enumerate(self._threads)}
+        events: list[dict[str, object]] = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": rows[thread], "args": {"name": name}}
+            for thread, name in self._threads.items()
+        ]
+        events += [
+            {
+                "ph": "X",
+                "name": span.name,
+                "pid": 0,
+                "tid": rows[span.thread],
+                "ts": (span.begin - start) * 1e6,
+                "dur": (span.end - span.begin) * 1e6,
+                "args": {"item": span.item},
+            }
+            for span in spans
+        ]
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
