@@ -248,8 +248,21 @@ void check_csr(const int64_t* indptr, const Id* indices, int64_t rows, int64_t e
     require(entries == 0 || (range.least >= 0 && range.most < columns), "index out of range");
 }
 
+template <class Id>
+void expand_csr(const int64_t* indptr, const Id* indices, int64_t rows, int64_t* columns, int64_t* row_of, int threads) {
+    threads = useful_threads(threads, indptr[rows], 1 << 16);
+    const Transposed<Id> source{indptr, indices, rows};
+#pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
+    for (int t = 0; t < threads; ++t)
+        source.visit(source.cut_at(threads, t), source.cut_at(threads, t + 1), [&](int64_t column, int64_t row, int64_t e) {
+            columns[e] = column;
+            row_of[e] = row;
+        });
+}
+
 #define HEADRACE_IDS(Id)                                                                             \
     template IdRange<Id> id_range(const Id*, int64_t, int);                                          \
+    template void expand_csr(const int64_t*, const Id*, int64_t, int64_t*, int64_t*, int);           \
     template void check_csr(const int64_t*, const Id*, int64_t, int64_t, int64_t, int);              \
     template Csr<Id, int32_t> transpose_csr(const int64_t*, const Id*, int64_t, int64_t, bool, int); \
     template Csr<Id, int64_t> transpose_csr(const int64_t*, const Id*, int64_t, int64_t, bool, int); \

@@ -40,6 +40,10 @@ template <class Id, class Position>
 Csr<Id, Position> transpose_csr(const int64_t* indptr, const Id* indices, int64_t rows, int64_t columns,
                                 bool positions, int threads);
 
+// columns[e] and rows[e] of every entry, as int64.
+template <class Id>
+void expand_csr(const int64_t* indptr, const Id* indices, int64_t rows, int64_t* columns, int64_t* row_of, int threads);
+
 // Throws unless indptr rises from 0 to `entries` and every index lies in [0, columns).
 template <class Id>
 void check_csr(const int64_t* indptr, const Id* indices, int64_t rows, int64_t entries, int64_t columns,

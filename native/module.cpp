@@ -176,6 +176,18 @@ void check(const In1<int64_t>& indptr, const In& indices, int64_t columns, int t
     });
 }
 
+void expand(const In1<int64_t>& indptr, const In& indices,
+            nb::ndarray<int64_t, nb::ndim<2>, nb::device::cpu, nb::c_contig> out, int threads) {
+    check_indptr(indptr);
+    if (out.shape(0) != 2 || static_cast<int64_t>(out.shape(1)) != length(indices)) fail("out must be [2, entries]");
+    with_ids(indices, "indices", [&](const auto* data) {
+        nb::gil_scoped_release release;
+        const int64_t rows = length(indptr) - 1;
+        check_csr(indptr.data(), data, rows, length(indices), INT64_MAX, threads);
+        expand_csr(indptr.data(), data, rows, out.data(), out.data() + length(indices), threads);
+    });
+}
+
 // ---- pool and gather
 
 Made<uint8_t> pool_empty(const std::shared_ptr<Pool>& pool, int64_t bytes) {
@@ -481,6 +493,8 @@ NB_MODULE(_native, m) {
     m.def("transpose_csr", &transpose, "indptr"_a.noconvert(), "indices"_a.noconvert(), "columns"_a, nb::kw_only(),
           "positions"_a, "threads"_a);
     m.def("check_csr", &check, "indptr"_a.noconvert(), "indices"_a.noconvert(), "columns"_a, "threads"_a);
+
+    m.def("expand_csr", &expand, "indptr"_a.noconvert(), "indices"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
 
     nb::class_<Pool>(m, "Pool")
         .def("__init__", [](Pool*, int64_t) { fail("use Pool.create"); })

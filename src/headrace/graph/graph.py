@@ -136,8 +136,9 @@ class Graph:
 
     def edge_index(self) -> Tensor:
         """All edges as PyG writes them, sources above targets, in row order.  # -> [2, num_edges]"""
-        rows = torch.repeat_interleave(torch.arange(self.num_nodes), self.degrees())
-        return torch.stack([self.indices.long(), rows])
+        out = torch.empty(2, self.num_edges, dtype=torch.int64)
+        _native.expand_csr(self.indptr, self.indices, out, thread_count(None))
+        return out
 
     def reverse(self, *, threads: int | None = None) -> Graph:
         """The transposed graph: row u lists the targets of the edges out of u. Made once and kept.

@@ -176,7 +176,7 @@ class NeighborLoader:
             from headrace.loader.pyg import filtered
             from headrace.sample.pyg import sampler_output
 
-            output = sampler_output(batch.sample, metadata=(batch.input_id, None))
+            output = sampler_output(batch.sample, self.pool, metadata=(batch.input_id, None))
             if self.transform_sampler_output is not None:
                 output = self.transform_sampler_output(output)
             result = filtered(self.data, output, pool=self.pool, threads=self.threads)

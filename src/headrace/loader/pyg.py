@@ -32,7 +32,7 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int) 
         if key == "num_nodes":
             target.num_nodes = out.node.numel()
         elif key == "edge_index":
-            target.edge_index = torch.stack([out.row, out.col])
+            target.edge_index = _edge_index(out)
         elif key == "adj_t":
             target.adj_t = _sparse(value, out)
         elif store.is_node_attr(key):
@@ -49,6 +49,19 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int) 
     batch.input_id, batch.seed_time = out.metadata
     batch.batch_size = len(batch.input_id)
     return batch
+
+
+def _edge_index(out: SamplerOutput) -> Tensor:
+    """Rows and columns stand in one buffer already, unless a transform has replaced them."""
+    row, col = out.row, out.col
+    gap = (col.data_ptr() - row.data_ptr()) // 8
+    if (
+        row.dtype == col.dtype == torch.int64
+        and gap == len(row)
+        and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+    ):
+        return row.as_strided((2, gap), (gap, 1))
+    return torch.stack([row, col])
 
 
 def _sparse(adjacency: Any, out: SamplerOutput) -> Any:

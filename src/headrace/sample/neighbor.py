@@ -10,6 +10,7 @@ import torch
 from headrace import _native
 from headrace._arrays import as_ids, first_outside, thread_count
 from headrace.graph import Graph
+from headrace.kernels import gather
 from headrace.sample.sample import Sample
 from headrace.store import BufferPool
 
@@ -76,7 +77,8 @@ class NeighborSampler:
         )
         edge_id = None if positions is None else torch.from_numpy(positions)
         if edge_id is not None and self.graph.edge_id is not None:
-            edge_id = self.graph.edge_id[edge_id]
+            own = self.graph.edge_id
+            edge_id = gather(own, edge_id, out=self.pool.empty(edge_id.shape, own.dtype), threads=workers)
         return Sample(
             torch.from_numpy(nodes),
             torch.from_numpy(indptr),

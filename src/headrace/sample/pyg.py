@@ -14,6 +14,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample
 from headrace.graph import Graph
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Sample
+from headrace.store import BufferPool
 
 
 def graph_of(data: Any, *, threads: int | None = None) -> Graph:
@@ -33,14 +34,18 @@ def graph_of(data: Any, *, threads: int | None = None) -> Graph:
     raise ValueError("this PyG object has neither edge_index nor adj_t: there is nothing to sample from")
 
 
-def sampler_output(sample: Sample, *, metadata: Any = None) -> SamplerOutput:
-    """A sample as PyG's samplers return it."""
-    row, col = sample.edge_index()
+def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) -> SamplerOutput:
+    """A sample as PyG's samplers return it, all of it int64."""
+
+    def wide(ids: Tensor) -> Tensor:
+        return ids if ids.dtype == torch.int64 else pool.empty(ids.shape, torch.int64).copy_(ids)
+
+    row, col = sample.edge_index(out=pool.empty((2, sample.num_edges), torch.int64))
     return SamplerOutput(
-        node=sample.nodes.long(),
+        node=wide(sample.nodes),
         row=row,
         col=col,
-        edge=None if sample.edge_id is None else sample.edge_id.long(),
+        edge=None if sample.edge_id is None else wide(sample.edge_id),
         batch=None,
         num_sampled_nodes=list(sample.num_sampled_nodes),
         num_sampled_edges=list(sample.num_sampled_edges),
@@ -77,14 +82,14 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
     def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> SamplerOutput:
         """The neighbourhood of seed nodes."""
         inputs = NodeSamplerInput.cast(inputs)
-        return sampler_output(self._sample(inputs.node), metadata=(inputs.input_id, inputs.time))
+        return sampler_output(self._sample(inputs.node), self.sampler.pool, metadata=(inputs.input_id, inputs.time))
 
     def sample_from_edges(self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> SamplerOutput:
         """The neighbourhood of the ends of seed edges, with PyG's own negative sampling."""
         inputs = EdgeSamplerInput.cast(inputs)
         return edge_sample(
             inputs,
-            lambda seeds, _time=None: sampler_output(self._sample(seeds)),
+            lambda seeds, _time=None: sampler_output(self._sample(seeds), self.sampler.pool),
             self.sampler.graph.num_nodes,
             disjoint=False,
             neg_sampling=neg_sampling,

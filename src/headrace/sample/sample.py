@@ -8,6 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from headrace import _native
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -74,11 +76,11 @@ class Sample:
             blocks.append(Block(self.indptr[: rows + 1], self.indices[:edges], sources))
         return tuple(blocks)
 
-    def edge_index(self) -> Tensor:
+    def edge_index(self, *, out: Tensor | None = None) -> Tensor:
         """Local ids of all edges as PyG writes them, hop by hop.  # -> [2, edges], int64"""
-        out = torch.empty(2, self.num_edges, dtype=torch.int64)
-        out[0] = self.indices
-        out[1] = torch.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
+        if out is None:
+            out = torch.empty(2, self.num_edges, dtype=torch.int64)
+        _native.expand_csr(self.indptr, self.indices, out, 1)
         return out
 
     def __repr__(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from headrace import _native
 from headrace.graph.graph import SelfLoops
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.partition import Limits, Range, partition
-from headrace.graph.ingest.scratch import Array, Spool
+from headrace.graph.ingest.scratch import Array, Scratch, Spool
 from headrace.graph.io import DatasetWriter
 
 EdgePieces = Callable[[], Iterator[tuple[Array, Array, Array | None]]]
@@ -43,7 +42,9 @@ def edges_at_once(budget: Budget, options: RowOptions) -> int:
 class RowWriter:
     """Builds the arrays of a graph range by range and appends them to a dataset."""
 
-    def __init__(self, edges: EdgePieces, num_nodes: int, num_edges: int, options: RowOptions, folder: Path, threads: int) -> None:
+    def __init__(
+        self, edges: EdgePieces, num_nodes: int, num_edges: int, options: RowOptions, folder: Scratch, threads: int
+    ) -> None:
         self._edges, self._options, self._folder, self._threads = edges, options, folder, threads
         self._nodes, self._read = num_nodes, num_edges
         self._id = np.dtype(np.int32 if num_nodes <= _INT32 else np.int64)
@@ -61,7 +62,7 @@ class RowWriter:
         wide = self._id.itemsize > 4 or self._position.itemsize > 4
         limit = budget.items(_BYTES_WIDE if wide else _BYTES_NARROW)
         limits = Limits(rows=limit, keys=limit)
-        spools = [Spool(self._folder / name) for name in self._names]
+        spools = [self._folder.spool(name) for name in self._names]
         indptr = writer.array("indptr", torch.int64, (self._nodes + 1,))
         indptr.append(np.zeros(1, np.int64))
         total = 2 * self._read * (2 if self._options.undirected else 1)
@@ -161,9 +162,7 @@ class RowWriter:
                 self._append_loop(part.low, spools)
                 degree += 1
             return degree
-        by_column = partition(
-            part.pieces, 0, self._nodes, key=1, limits=limits, folder=self._folder, threads=self._threads
-        )
+        by_column = partition(part.pieces, 0, self._nodes, key=1, limits=limits, folder=self._folder, threads=self._threads)
         for piece in by_column:
             first = [column[:1] for column in next(piece.pieces())] if piece.rows > limits.rows else piece.load(self._like)
             columns, at = np.unique(first[1], return_index=True)

@@ -16,8 +16,9 @@ _SAMPLE = 1000
 _LONGEST_LINE = 16 << 20
 _BOM = b"\xef\xbb\xbf"
 _NAMES = frozenset(
-    "src source from head u user start tail_node subject node node_id id nodeid dst target to tail v item end object "
-    "weight w value label split feature source_id target_id src_id dst_id node1 node2 id1 id2 a_id b_id".split()
+    {"src", "source", "from", "head", "u", "user", "start", "subject", "src_id", "source_id", "node1", "id1"}
+    | {"dst", "target", "to", "tail", "v", "item", "end", "object", "dst_id", "target_id", "node2", "id2"}
+    | {"node", "node_id", "nodeid", "id", "name"}
 )
 INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.runs import Ranks
-from headrace.graph.ingest.scratch import Array, Spool
+from headrace.graph.ingest.scratch import Array, Scratch
 
 _CHUNK = 1 << 20
 
@@ -23,9 +22,9 @@ class IdMap:
     `num_nodes`, raw ids are node ids already.
     """
 
-    def __init__(self, folder: Path, budget: Budget, *, text: bool, num_nodes: int | None) -> None:
+    def __init__(self, folder: Scratch, budget: Budget, *, text: bool, num_nodes: int | None) -> None:
         self._folder, self._budget, self._text = folder, budget, text
-        self._groups = None if text else Spool(folder / "ids")
+        self._groups = None if text else folder.spool("ids")
         self._ranks = Ranks(folder, text=True) if text else None
         self._least, self._most = 0, -1
         self._rank_of: Array | None = None
@@ -108,4 +107,3 @@ class IdMap:
         elif self._seen is not None:
             for start in range(0, len(self._seen), _CHUNK):
                 yield pa.array(np.flatnonzero(self._seen[start : start + _CHUNK]) + np.int64(start + self._least))
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ import torch
 from headrace.graph.ingest.columns import Wanted, clean
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.memory import Budget
-from headrace.graph.ingest.partition import Limits, partition
+from headrace.graph.ingest.partition import Limits, Range, partition
 from headrace.graph.ingest.problems import BadRow, BadRows, IngestError, quoted
-from headrace.graph.ingest.scratch import Array, Spool
-from headrace.graph.ingest.tables import ParquetTable, TextTable
+from headrace.graph.ingest.scratch import Array, Scratch
+from headrace.graph.ingest.tables import ParquetTable
+from headrace.graph.ingest.text import TextTable
 from headrace.graph.io import DatasetWriter
 
 SPLITS = ("train", "val", "test")
@@ -49,10 +49,10 @@ class NodeColumns:
 class NodeRows:
     """The rows of a node table on disk, waiting for their ids to be numbered."""
 
-    def __init__(self, table: TextTable | ParquetTable, columns: NodeColumns, folder: Path, bad: BadRows) -> None:
+    def __init__(self, table: TextTable | ParquetTable, columns: NodeColumns, folder: Scratch, bad: BadRows) -> None:
         self._table, self._columns, self._folder, self._bad = table, columns, folder, bad
-        self._lines, self._codes = Spool(folder / "node-lines"), Spool(folder / "node-codes")
-        self._features = Spool(folder / "node-features")
+        self._lines, self._codes = folder.spool("node-lines"), folder.spool("node-codes")
+        self._features = folder.spool("node-features")
         self._classes: dict[str, int] = {}
         self._first_group: int | None = None
         self._groups = 0
@@ -97,7 +97,11 @@ class NodeRows:
     def _pieces(self, ids: IdMap) -> Iterator[tuple[Array, ...]]:
         assert self._first_group is not None
         for number in range(self._groups):
-            piece = (ids.group(self._first_group + number), self._lines.read(number), self._codes.read(number).reshape(-1, 2))
+            piece: tuple[Array, ...] = (
+                ids.group(self._first_group + number),
+                self._lines.read(number),
+                self._codes.read(number).reshape(-1, 2),
+            )
             if self._columns.width:
                 piece += (self._features.read(number).reshape(-1, self._columns.width),)
             yield piece
@@ -108,7 +112,7 @@ class NodeRows:
         labels, classes = self._final_labels()
         x = writer.array("x", torch.float32, (nodes, width)) if width else None
         y = writer.array("y", torch.int64, (nodes,)) if self._columns.label is not None else None
-        split = Spool(self._folder / "split")
+        split = self._folder.spool("split")
         limit = budget.items(64 + 16 * width)
         ranges = partition(
             lambda: self._pieces(ids),
@@ -121,7 +125,8 @@ class NodeRows:
         )
         like = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 2), np.int32), np.empty((0, width), np.float32))
         for part in ranges:
-            node, lines, codes, *rows = self._distinct(part.load(like[: 3 + bool(width)]))
+            columns = self._first_of_many(part) if part.rows > limit else part.load(like[: 3 + bool(width)])
+            node, _, codes, *rows = self._distinct(columns)
             place = node - part.low
             self.without_row += part.high - part.low - len(place)
             values = np.full((part.high - part.low, 2), -1, np.int32)
@@ -137,7 +142,16 @@ class NodeRows:
         if classes:
             self.info |= {"num_classes": len(classes), "class_names": classes}
         if self._columns.split is not None:
-            write_splits(writer, [split.read(number) for number in range(len(split))])
+            write_splits(writer, lambda: (split.read(number) for number in range(len(split))))
+
+    def _first_of_many(self, part: Range) -> list[Array]:
+        """The first row of a node that has more rows than fit in memory."""
+        first: list[Array] | None = None
+        for piece in part.pieces():
+            columns = list(piece) if first is None else [np.concatenate(pair) for pair in zip(first, piece, strict=True)]
+            first = self._distinct(columns)
+        assert first is not None
+        return first
 
     def _distinct(self, columns: list[Array]) -> list[Array]:
         """One row per node: a second one is a bad row."""
@@ -186,11 +200,14 @@ def _split_codes(words: Any, lines: Array) -> tuple[Array, Array, list[BadRow]]:
     return codes, fine, wrong
 
 
-def write_splits(writer: DatasetWriter, pieces: list[Array]) -> None:
+def write_splits(writer: DatasetWriter, pieces: Callable[[], Iterator[Array]]) -> None:
     """The node ids of each split, from one code per node."""
+    counts = np.zeros(len(SPLITS), np.int64)
+    for piece in pieces():
+        counts += np.bincount(piece[piece >= 0], minlength=len(SPLITS))
     for code, name in enumerate(SPLITS):
-        array = writer.array(f"split_{name}", torch.int64, (sum(int((piece == code).sum()) for piece in pieces),))
+        array = writer.array(f"split_{name}", torch.int64, (int(counts[code]),))
         start = 0
-        for piece in pieces:
+        for piece in pieces():
             array.append(np.flatnonzero(piece == code) + start)
             start += len(piece)

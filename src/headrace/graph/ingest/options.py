@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from headrace.graph.graph import SelfLoops
 from headrace.graph.ingest.memory import parse_size
@@ -17,40 +17,62 @@ Ids = Literal["auto", "int", "string"]
 Column = str | int | None
 
 
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def _help(text: str) -> dict[str, str]:
+    return {"help": text}
 
 
 @dataclass(frozen=True)
 class IngestOptions:
     """Every option of an import; the command line and the documentation take their help lines from here."""
 
-    edges: tuple[Path, ...] = field(metadata={"help": "Edge lists of one kind: .csv, .tsv, .txt (also .gz), .parquet or .npy."})
-    output: Path = field(metadata={"help": "The dataset directory to write; a dataset that is there is replaced at the end."})
-    format: Format = _option("auto", "Kind of the edge lists, where their names do not say it: csv, tsv, parquet or npy.")
-    src_column: Column = _option(None, "Column of the sources: a name or a number from 0. Default: the first.")
-    dst_column: Column = _option(None, "Column of the targets: a name or a number from 0. Default: the second.")
-    weight_column: Column = _option(None, "Column of the edge weights (float32). Default: no weights.")
-    header: Header = _option("auto", "Whether text files begin with column names: auto, yes or no.")
-    delimiter: str | None = _option(None, "The character between columns. Default: found in the first line; tab for .tsv.")
-    comment: str = _option("#", "Leading lines that begin with this are skipped; empty for none.")
-    ids: Ids = _option("auto", "How ids are read: auto, int or string. auto looks at the first rows.")
-    num_nodes: int | None = _option(None, "Use integer ids as they are, from 0 to this number less 1. Default: number the ids.")
-    undirected: bool = _option(False, "Add the reverse of every edge.")
-    deduplicate: bool = _option(False, "Keep the first of equal edges; rows are then sorted by source.")
-    self_loops: SelfLoops = _option("keep", "Self loops: keep, add (one to every node that has none) or drop.")
-    edge_ids: bool = _option(False, "Keep each edge's position among the rows that were read.")
-    nodes: Path | None = _option(None, "Table of nodes (text or Parquet): ids with labels, splits and features.")
-    id_column: Column = _option(None, "Column of the ids in the node table. Default: the first.")
-    label_column: Column = _option(None, "Column of the labels in the node table, integers or names of classes.")
-    split_column: Column = _option(None, "Column of the node table that says train, val or test.")
-    feature_columns: tuple[str, ...] = _option((), "Feature columns of the node table, by comma; or one Parquet list column.")
-    features: Path | None = _option(None, "Features as .npy, row i for node i; ids are then used as they are.")
-    labels: Path | None = _option(None, "Labels as .npy, entry i for node i; ids are then used as they are.")
-    split: Path | None = _option(None, "Splits as .npy: train, val, test (or 0, 1, 2; -1 for none), entry i for node i.")
-    skip_bad: bool = _option(False, "Skip and count bad rows instead of stopping at the first.")
-    memory: int | str = _option("1GiB", "The most memory the process may hold, such as 600MiB or 2GB.")
-    threads: int | None = _option(None, "Threads to parse and sort with. Default: every processor.")
+    edges: tuple[Path, ...] = field(metadata=_help("Edge lists of one kind: .csv, .tsv, .txt (also .gz), .parquet or .npy."))
+    output: Path = field(metadata=_help("The dataset directory to write; a dataset that is there is replaced at the end."))
+    format: Format = field(
+        default="auto", metadata=_help("Kind of the edge lists, where their names do not say it: csv, tsv, parquet or npy.")
+    )
+    src_column: Column = field(
+        default=None, metadata=_help("Column of the sources: a name or a number from 0. Default: the first.")
+    )
+    dst_column: Column = field(
+        default=None, metadata=_help("Column of the targets: a name or a number from 0. Default: the second.")
+    )
+    weight_column: Column = field(default=None, metadata=_help("Column of the edge weights (float32). Default: no weights."))
+    header: Header = field(default="auto", metadata=_help("Whether text files begin with column names: auto, yes or no."))
+    delimiter: str | None = field(
+        default=None, metadata=_help("The character between columns. Default: found in the first line; tab for .tsv.")
+    )
+    comment: str = field(default="#", metadata=_help("Leading lines that begin with this are skipped; empty for none."))
+    ids: Ids = field(default="auto", metadata=_help("How ids are read: auto, int or string. auto looks at the first rows."))
+    num_nodes: int | None = field(
+        default=None, metadata=_help("Use integer ids as they are, from 0 to this number less 1. Default: number the ids.")
+    )
+    undirected: bool = field(default=False, metadata=_help("Add the reverse of every edge."))
+    deduplicate: bool = field(default=False, metadata=_help("Keep the first of equal edges; rows are then sorted by source."))
+    self_loops: SelfLoops = field(
+        default="keep", metadata=_help("Self loops: keep, add (one to every node that has none) or drop.")
+    )
+    edge_ids: bool = field(default=False, metadata=_help("Keep each edge's position among the rows that were read."))
+    nodes: Path | None = field(
+        default=None, metadata=_help("Table of nodes (text or Parquet): ids with labels, splits and features.")
+    )
+    id_column: Column = field(default=None, metadata=_help("Column of the ids in the node table. Default: the first."))
+    label_column: Column = field(
+        default=None, metadata=_help("Column of the labels in the node table, integers or names of classes.")
+    )
+    split_column: Column = field(default=None, metadata=_help("Column of the node table that says train, val or test."))
+    feature_columns: tuple[str, ...] = field(
+        default=(), metadata=_help("Feature columns of the node table, by comma; or one Parquet list column.")
+    )
+    features: Path | None = field(
+        default=None, metadata=_help("Features as .npy, row i for node i; ids are then used as they are.")
+    )
+    labels: Path | None = field(default=None, metadata=_help("Labels as .npy, entry i for node i; ids are then used as they are."))
+    split: Path | None = field(
+        default=None, metadata=_help("Splits as .npy: train, val, test (or 0, 1, 2; -1 for none), entry i for node i.")
+    )
+    skip_bad: bool = field(default=False, metadata=_help("Skip and count bad rows instead of stopping at the first."))
+    memory: int | str = field(default="1GiB", metadata=_help("The most memory the process may hold, such as 600MiB or 2GB."))
+    threads: int | None = field(default=None, metadata=_help("Threads to parse and sort with. Default: every processor."))
 
     def __post_init__(self) -> None:
         given = (self.edges,) if isinstance(self.edges, str | os.PathLike) else self.edges

@@ -11,19 +11,17 @@ import itertools
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headrace import _native
-from headrace.graph.ingest.scratch import Array, Spool
+from headrace.graph.ingest.scratch import Array, Scratch, Spool
 
 Pieces = Callable[[], Iterator[tuple[Array, ...]]]
 
 _CELLS = 1 << 16
 _FAN_OUT = 256
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def partition(
     *,
     key: int,
     limits: Limits,
-    folder: Path,
+    folder: Scratch,
     threads: int,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Range]:
@@ -78,7 +76,7 @@ def partition(
     dealt: _Dealt | None = None
     if sum(count > 0 for count in rows) > 1:
         range_of = np.repeat(np.arange(len(rows), dtype=np.int32), np.diff(cuts))
-        dealt = _Dealt(folder / f"dealt-{next(_numbers)}", len(rows))
+        dealt = _Dealt(folder.spool("dealt"), len(rows))
         for piece in pieces():
             dealt.deal(piece, range_of[(piece[key] - low) >> shift], threads)
             seen += len(piece[key])
@@ -89,9 +87,7 @@ def partition(
         begin, end = ends[number], ends[number + 1]
         if end - begin > 1 and (count > limits.rows or end - begin > limits.keys):
             empty: Pieces = lambda: iter(())  # noqa: E731
-            yield from partition(
-                source if count else empty, begin, end, key=key, limits=limits, folder=folder, threads=threads
-            )
+            yield from partition(source if count else empty, begin, end, key=key, limits=limits, folder=folder, threads=threads)
         else:
             yield Range(source, begin, end, count)
     if dealt is not None:
@@ -117,8 +113,8 @@ def _cut(counts: Array, width: int, limits: Limits) -> list[int]:
 class _Dealt:
     """Rows in a file, by range: each deal adds a stretch to every range, its columns one after the other."""
 
-    def __init__(self, path: Path, ranges: int) -> None:
-        self._spool = Spool(path)
+    def __init__(self, spool: Spool, ranges: int) -> None:
+        self._spool = spool
         self._stretches = [array("q") for _ in range(ranges)]
         self._types: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
 

@@ -32,7 +32,9 @@ class PositionalRows:
             require_file(path, name)
             shape, fortran, dtype, _ = npy_header(path)
             if len(shape) not in ((2,) if name == "features" else (1,) if name == "split" else (1, 2)):
-                raise IngestError(f"{name}: {path} has shape {shape}: it needs one {'row' if name == 'features' else 'entry'} per node")
+                raise IngestError(
+                    f"{name}: {path} has shape {shape}: it needs one {'row' if name == 'features' else 'entry'} per node"
+                )
             if fortran and len(shape) == 2:
                 raise IngestError(f"{name}: {path} is stored by column: save it with numpy.ascontiguousarray")
             if dtype.kind not in {"features": "fiub", "labels": "iub", "split": "iuUS"}[name]:
@@ -58,7 +60,8 @@ class PositionalRows:
             for rows in _pieces(path, budget):
                 y.append(rows.astype(kind))
         if path := self._files.get("split"):
-            write_splits(writer, [_codes(path, rows) for rows in _pieces(path, budget)])
+            named = path
+            write_splits(writer, lambda: (_codes(named, rows) for rows in _pieces(named, budget)))
 
 
 def _pieces(path: Path, budget: Budget) -> Iterator[Array]:

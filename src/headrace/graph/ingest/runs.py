@@ -7,22 +7,21 @@ ever has to be looked up. A key that is everywhere (a hub) costs one entry per r
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.graph.ingest.scratch import Array, Spool
+from headrace.graph.ingest.scratch import Array, Scratch
 
 
 class KeyRuns:
     """Sorted arrays of keys (int64 or text) on disk, any stretch of which can be read."""
 
-    def __init__(self, folder: Path, name: str, text: bool) -> None:
-        self._values = Spool(folder / f"{name}.values")
-        self._offsets = Spool(folder / f"{name}.offsets") if text else None
+    def __init__(self, folder: Scratch, name: str, text: bool) -> None:
+        self._values = folder.spool(f"{name}.values")
+        self._offsets = folder.spool(f"{name}.offsets") if text else None
 
     def __len__(self) -> int:
         return len(self._values if self._offsets is None else self._offsets)
@@ -65,10 +64,10 @@ def sorted_distinct(keys: Any) -> tuple[Any, Array]:
 class Ranks:
     """Groups of keys, the rank of each key among all, and all distinct keys in order."""
 
-    def __init__(self, folder: Path, text: bool) -> None:
+    def __init__(self, folder: Scratch, text: bool) -> None:
         self._runs = KeyRuns(folder, "runs", text)
-        self._places = Spool(folder / "places")
-        self._ranks = Spool(folder / "ranks")
+        self._places = folder.spool("places")
+        self._ranks = folder.spool("ranks")
         self._ranks_of: list[list[int]] = []
         self._distinct = KeyRuns(folder, "distinct", text)
         self.total = 0

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,25 @@ from headrace.graph.ingest.problems import IngestError
 Array = np.ndarray[Any, Any]
 
 
+class Scratch:
+    """A folder of temporary files, all closed with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._spools: list[Spool] = []
+
+    def spool(self, name: str) -> Spool:
+        """A new file, for arrays."""
+        self._spools.append(Spool(self.path / f"{name}-{len(self._spools)}"))
+        return self._spools[-1]
+
+    def close(self) -> None:
+        for spool in self._spools:
+            spool.close()
+
+
 @contextmanager
-def scratch_folder(target: Path) -> Iterator[Path]:
+def scratch_folder(target: Path) -> Iterator[Scratch]:
     """A folder on the target's file system, removed however the block ends; folders of killed imports go first.
 
     The lock tells a folder that is in use from one whose import was killed: it goes with the process.
@@ -28,6 +45,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     made = [parent for parent in (target.absolute().parent, *target.absolute().parent.parents) if not parent.exists()]
     prefix = f".{target.name}.import-"
     folder: Path | None = None
+    scratch: Scratch | None = None
     try:
         target.absolute().parent.mkdir(parents=True, exist_ok=True)
         for left in target.absolute().parent.glob(f"{prefix}*"):
@@ -35,8 +53,11 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=target.absolute().parent))
         with open(folder / "lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield folder
+            scratch = Scratch(folder)
+            yield scratch
     finally:
+        if scratch is not None:
+            scratch.close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         for parent in made:
@@ -114,6 +135,7 @@ class Spool:
         return array
 
     def close(self) -> None:
-        """Close and delete the file."""
-        self._file.close()
+        """Close and delete the file; what was not written yet is not needed."""
+        with suppress(OSError):  # a full disk, whose error is on its way already
+            self._file.close()
         self._path.unlink(missing_ok=True)

@@ -90,9 +90,7 @@ def _without_lines(block: bytes, lines: int) -> tuple[bytes, int]:
     return block[at:], lines
 
 
-def _in_order(
-    parse: Callable[[tuple[bytes, int]], Batch], blocks: Iterator[tuple[bytes, int]], threads: int
-) -> Iterator[Batch]:
+def _in_order(parse: Callable[[tuple[bytes, int]], Batch], blocks: Iterator[tuple[bytes, int]], threads: int) -> Iterator[Batch]:
     """The parsed blocks in order, the next ones being parsed while one is used; never more than threads + 1 at once."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-parse")
     waiting: deque[Future[Batch]] = deque()
@@ -204,4 +202,3 @@ def _one(table: Any, want: Wanted) -> Any:
 
 def _width_problem(columns: int, width: int, text: str | bytes) -> str:
     return f"{columns} column{'s' * (columns != 1)} where {width} were expected ({quoted(text)})"
-

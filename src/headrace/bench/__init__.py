@@ -1,0 +1,16 @@
+"""Benchmarks: every row is ours, the peers that are installed, and the machine's limit, from one run."""
+
+from collections.abc import Callable
+
+from headrace.bench import aggregate, gather, loader, sampling
+from headrace.bench.measure import Row
+from headrace.bench.setting import Setting
+
+BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
+    "sampling": sampling.run,
+    "gather": gather.run,
+    "aggregate": aggregate.run,
+    "loader": loader.run,
+}
+
+__all__ = ["BENCHES", "Row", "Setting"]

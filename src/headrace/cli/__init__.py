@@ -1,0 +1,25 @@
+"""The `headrace` command: one file per subcommand."""
+
+import typer
+
+from headrace.cli.bench import bench
+from headrace.cli.demo import demo
+from headrace.cli.import_ import import_command
+from headrace.cli.info import info
+
+app = typer.Typer(
+    name="headrace",
+    help="Graph neural networks and graph embeddings, trained wherever the data fits.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+app.command("import")(import_command)
+app.command("info")(info)
+app.command("bench")(bench)
+app.command("demo")(demo)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app()

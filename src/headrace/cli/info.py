@@ -1,0 +1,78 @@
+"""`headrace info`: what a dataset is."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.graph import Dataset, open_dataset
+from headrace.graph.properties import degree_histogram
+
+_BAR = 40
+
+
+def info(
+    path: Annotated[Path, typer.Argument(help="a dataset directory")],
+    verify: Annotated[bool, typer.Option("--verify", help="read every file and compare checksums")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print one object in place of the tables")] = False,
+) -> None:
+    """Show what a dataset is: sizes, features, labels, splits and degrees."""
+    try:
+        data = open_dataset(path, verify=verify)
+        if verify:
+            data.graph.validate()
+    except (OSError, ValueError) as error:
+        typer.echo(f"headrace info: {error}", err=True)
+        raise typer.Exit(2) from None
+    facts = _facts(data) | {"path": str(path), "verified": verify}
+    histogram = degree_histogram(data.graph)
+    if json:
+        bins = [{"from": low, "to": high, "nodes": count} for low, high, count in histogram]
+        print(json_module.dumps(facts | {"degree_histogram": bins}))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(f"[bold]{name.replace('_', ' ')}[/bold]", f"{value:,}" if isinstance(value, int) else str(value))
+    console = Console()
+    console.print(table)
+    console.print("\n[bold]in-degree[/bold]")
+    most = max((count for _, _, count in histogram), default=1)
+    for low, high, count in histogram:
+        label = f"{low:,}" if low == high else f"{low:,}-{high:,}"
+        bar = "█" * max(round(_BAR * count / most), 1 if count else 0)
+        console.print(f"{label:>19}  {bar:<{_BAR}}  {count:,}", highlight=False)
+
+
+def _facts(data: Dataset) -> dict[str, Any]:
+    degrees = data.graph.degrees()
+    facts: dict[str, Any] = {key: value for key, value in data.info.items() if isinstance(value, (str, int, float, bool))}
+    facts |= {
+        "nodes": data.num_nodes,
+        "edges": data.num_edges,
+        "bytes": data.nbytes,
+        "index_type": str(data.graph.indices.dtype).removeprefix("torch."),
+    }
+    if data.num_nodes:
+        facts |= {
+            "mean_degree": round(data.num_edges / data.num_nodes, 2),
+            "median_degree": int(degrees.median()),
+            "max_degree": int(degrees.max()),
+            "nodes_without_edges": int((degrees == 0).sum()),
+        }
+    if data.graph.weight is not None:
+        facts["weights"] = str(data.graph.weight.dtype).removeprefix("torch.")
+    if data.x is not None:
+        facts["features"] = f"{data.num_features} {str(data.x.dtype).removeprefix('torch.')}"
+    if data.y is not None:
+        facts["classes"] = data.num_classes
+        if data.y.dim() == 1:
+            facts["labelled_nodes"] = int((data.y >= 0).sum()) if data.y.dtype != torch.bool else len(data.y)
+    facts |= {f"split_{name}": len(ids) for name, ids in data.splits.items()}
+    facts |= {f"extra_{name}": f"{str(a.dtype).removeprefix('torch.')} {list(a.shape)}" for name, a in data.extra.items()}
+    return facts
