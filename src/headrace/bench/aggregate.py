@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -63,7 +64,9 @@ def _sum(x: Tensor, indptr: Tensor, indices: Tensor, out: Tensor, threads: int) 
 def _torch(data: Dataset, x: Tensor) -> dict[str, Callable[[], object]]:
     graph, n = data.graph, data.num_nodes
     ones = torch.ones(graph.num_edges)
-    wide = torch.sparse_csr_tensor(graph.indptr, graph.indices.long(), ones, (n, n), check_invariants=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        wide = torch.sparse_csr_tensor(graph.indptr, graph.indices.long(), ones, (n, n), check_invariants=False)
     runs: dict[str, Callable[[], object]] = {
         "torch.sparse.mm reduce=sum (fp32)": lambda: torch.sparse.mm(wide, x, reduce="sum"),
         "torch.sparse CSR @ (fp32)": lambda: wide @ x,

@@ -66,10 +66,10 @@ def _edge_index(out: SamplerOutput) -> Tensor:
 
 def _sparse(adjacency: Any, out: SamplerOutput) -> Any:
     nodes = out.node.numel()
-    if not hasattr(adjacency, "storage"):  # a torch.sparse tensor
+    if isinstance(adjacency, Tensor):  # a torch.sparse tensor
         values = adjacency.values()[out.edge]
         indptr = torch.from_numpy(np.searchsorted(out.col.numpy(), np.arange(nodes + 1)))
-        return torch.sparse_csr_tensor(indptr, out.row, values, (nodes, nodes))
+        return torch.sparse_csr_tensor(indptr, out.row, values, (nodes, nodes), check_invariants=False)
     from torch_sparse import SparseTensor
 
     values = adjacency.storage.value()

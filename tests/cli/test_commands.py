@@ -1,0 +1,79 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace as hr
+from headrace.cli import app
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "tiny"
+    hr.generate.community(nodes=200, edges=2000, classes=3, features=8).save(path)
+    return path
+
+
+def test_info_shows_sizes_and_a_degree_histogram(saved):
+    result = runner.invoke(app, ["info", str(saved)])
+    assert result.exit_code == 0, result.output
+    for text in ("200", "2,000", "8 float32", "max degree", "in-degree", "█"):
+        assert text in result.output
+
+
+def test_info_as_json_counts_every_node(saved):
+    result = runner.invoke(app, ["info", str(saved), "--json", "--verify"])
+    facts = json.loads(result.output)
+    assert (facts["nodes"], facts["edges"], facts["classes"]) == (200, 2000, 3)
+    assert sum(b["nodes"] for b in facts["degree_histogram"]) == 200
+    degrees = hr.open(saved).graph.degrees()
+    for b in facts["degree_histogram"]:
+        assert b["nodes"] == int(((degrees >= b["from"]) & (degrees <= b["to"])).sum())
+
+
+def test_info_of_something_else_is_a_clear_error(tmp_path):
+    result = runner.invoke(app, ["info", str(tmp_path / "nothing")])
+    assert result.exit_code == 2
+    assert "there is no dataset at" in result.output
+
+
+@pytest.mark.parametrize("name", ["sampling", "gather", "aggregate", "loader"])
+def test_bench_prints_rows_with_ours_peers_and_limit(name):
+    result = runner.invoke(app, ["bench", name, "--scale", "0.002", "--batches", "2", "--repeats", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert rows
+    for row in rows:
+        assert set(row) == {"bench", "case", "metric", "unit", "ours", "peers", "limit"}
+        assert row["bench"] == name
+        assert row["ours"] > 0
+        assert row["limit"] > 0
+
+
+def test_bench_prints_a_table_for_people():
+    result = runner.invoke(app, ["bench", "gather", "--scale", "0.002", "--batches", "1", "--repeats", "1", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    assert "limit of the machine" in result.output
+    assert "torch x[ids]" in result.output
+
+
+def test_an_unknown_benchmark_is_named():
+    result = runner.invoke(app, ["bench", "speed"])
+    assert result.exit_code == 2
+    assert "speed" in result.output
+
+
+def test_demo_loads_an_epoch():
+    result = runner.invoke(app, ["demo", "--nodes", "3000"])
+    assert result.exit_code == 0, result.output
+    assert "sampled edges" in result.output
+
+
+def test_the_command_is_installed():
+    done = subprocess.run([sys.executable, "-m", "headrace", "--help"], capture_output=True, text=True, check=True)
+    for command in ("import", "info", "bench", "demo"):
+        assert command in done.stdout

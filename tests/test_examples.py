@@ -1,0 +1,28 @@
+"""Every example runs, and every docstring's example says the truth."""
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+MODULES = sorted(m.name for m in pkgutil.walk_packages(headrace.__path__, "headrace.") if "__main__" not in m.name)
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda p: p.stem)
+def test_example_runs(script, tmp_path):
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
