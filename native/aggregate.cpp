@@ -38,7 +38,7 @@ public:
 private:
     int64_t checked(int64_t value, int64_t bound) const {
         if (value >= 0 && value < bound) return value;
-        error_.set("index out of range");
+        error_.set("an index is out of range");
         return 0;
     }
     void fill(int64_t begin, int64_t end) {

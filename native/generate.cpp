@@ -27,8 +27,18 @@ public:
             guide_[g] = node;
         }
     }
-    int64_t operator()(double u, int64_t begin, int64_t end) const {
-        const double target = c_.cumulative[begin] + u * (c_.cumulative[end] - c_.cumulative[begin]);
+    // A node of [begin, end), and of the others.
+    int64_t within(double u, int64_t begin, int64_t end) const {
+        return at(c_.cumulative[begin] + u * (c_.cumulative[end] - c_.cumulative[begin]), begin, end);
+    }
+    int64_t outside(double u, int64_t begin, int64_t end) const {
+        const double hole = c_.cumulative[end] - c_.cumulative[begin];
+        const double target = u * (c_.cumulative[c_.nodes] - hole);
+        return target < c_.cumulative[begin] ? at(target, 0, begin) : at(target + hole, end, c_.nodes);
+    }
+
+private:
+    int64_t at(double target, int64_t begin, int64_t end) const {
         const int64_t g = std::clamp<int64_t>(static_cast<int64_t>(target * per_weight_), 0, c_.nodes);
         int64_t node = std::clamp(guide_[g], begin, end - 1);
         while (node + 1 < end && c_.cumulative[node + 1] <= target) ++node;
@@ -36,7 +46,6 @@ public:
         return node;
     }
 
-private:
     const Communities& c_;
     Array<int64_t> guide_;
     double per_weight_;
@@ -91,9 +100,10 @@ Pairs<Id> candidate_edges(const Communities& c, uint64_t seed, uint32_t round, d
                     philox(key, counter, static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), kPartner);
                 const double kind = uniform(b.word[0]);
                 const double u = (static_cast<double>(b.word[1]) + uniform(b.word[2])) * 0x1p-32;
-                partner = kind < in_block   ? pick(u, block_begin, block_end)
-                          : kind < in_class ? pick(u, class_begin, class_end)
-                                            : pick(u, 0, c.nodes);
+                const bool alone = class_end - class_begin == c.nodes;  // there is no other class
+                partner = kind < in_block                ? pick.within(u, block_begin, block_end)
+                          : kind < in_class || alone ? pick.within(u, class_begin, class_end)
+                                                     : pick.outside(u, class_begin, class_end);
             }
             if (partner == i) partner = (i + 1) % c.nodes;
             pairs.from[e] = static_cast<Id>(undirected ? std::min(i, partner) : i);

@@ -15,7 +15,7 @@ struct Communities {
     const int64_t* class_ends;     // first position of each class, classes + 1 long
     const int32_t* class_of;       // class of each position
     int64_t block;                 // nodes of a block
-    double within_block, within_class;  // shares of a node's edges; the rest goes anywhere
+    double within_block, within_class;  // shares of a node's edges; the rest goes to other classes
     double mean_degree;            // expected degree = mean_degree * nodes * weight / total
 };
 

@@ -40,7 +40,7 @@ def as_ids(array: Any, name: str, *, dtype: torch.dtype | None = None) -> Tensor
     tensor = as_tensor(array, name)
     if tensor.dim() != 1:
         raise ValueError(f"{name} must have one dimension, not shape {tuple(tensor.shape)}")
-    if tensor.numel() == 0 and tensor.dtype == torch.float32:  # what an empty list becomes
+    if tensor.numel() == 0 and tensor.dtype in (torch.float32, torch.float64):  # what an empty list becomes
         tensor = tensor.long()
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise ValueError(f"{name} must hold integers, not {tensor.dtype}")

@@ -97,7 +97,7 @@ def community(
     >>> data.num_nodes, data.num_edges, data.num_classes
     (1000, 10000, 4)
     """
-    _check(nodes, edges, classes, features, homophily, exponent, nested, noise, splits, directed=directed)
+    _check(nodes, edges, classes, features, homophily, exponent, nested, noise, splits, seed, max_degree, block, directed=directed)
     workers = thread_count(threads)
     mean_degree = edges / nodes
     if block is None:
@@ -192,6 +192,9 @@ def _check(
     nested: float,
     noise: float,
     splits: tuple[float, float, float],
+    seed: int,
+    max_degree: int | None,
+    block: int | None,
     *,
     directed: bool,
 ) -> None:
@@ -208,6 +211,12 @@ def _check(
     for name, share in (("homophily", homophily), ("nested", nested), ("noise", noise)):
         if not 0 <= share <= 1:
             raise ValueError(f"{name} must be from 0 to 1, not {share}")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
+    if max_degree is not None and max_degree < 1:
+        raise ValueError(f"max_degree must be at least 1, not {max_degree}")
+    if block is not None and block < 1:
+        raise ValueError(f"block must be positive, not {block}")
     if exponent <= 2:
         raise ValueError(f"exponent must be above 2, or the mean degree is not finite; got {exponent}")
     if min(splits) < 0 or sum(splits) > 1 + 1e-9:

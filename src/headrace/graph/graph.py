@@ -11,6 +11,7 @@ from headrace import _native
 from headrace._arrays import as_ids, as_tensor, first_outside, thread_count
 
 SelfLoops = Literal["keep", "add", "drop"]
+_MOST_NODES = 2**48  # an id beyond this is a mistake, not a node
 
 
 class Graph:
@@ -173,18 +174,20 @@ class Graph:
 
 def _num_nodes(source: Tensor, target: Tensor, given: int | None, threads: int) -> int:
     """The number of nodes, after a check that every id is one."""
-    if given is not None and given < 0:
-        raise ValueError(f"num_nodes must not be negative, got {given}")
+    if given is not None and not 0 <= given < _MOST_NODES:
+        raise ValueError(f"num_nodes must be from 0 to 2**48, not {given}")
     most = -1
     for name, ids in (("src", source), ("dst", target)):
         low, high = _native.id_range(ids, threads)
         most = max(most, high)
         if low < 0:
-            at = first_outside(ids, 0, torch.iinfo(ids.dtype).max)
+            at = int((ids < 0).nonzero()[0])
             raise ValueError(f"{name}[{at}] is {int(ids[at])}: node ids must not be negative")
         if given is not None and high >= given:
             at = first_outside(ids, 0, given)
             raise ValueError(f"{name}[{at}] is {int(ids[at])}: node ids must be below num_nodes={given}")
+    if most >= _MOST_NODES:
+        raise ValueError(f"the largest node id is {most}: ids number the nodes, so map them to 0, 1, 2, ... first")
     return most + 1 if given is None else given
 
 

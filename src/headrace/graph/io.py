@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 FORMAT = 1
+_META, _ASIDE = "meta.json", "meta.json.new"
 _CHUNK = 16 << 20
 _DATA_FILE = re.compile(r"[A-Za-z_][\w-]*\.\d+\.(npy|parquet)")
 
@@ -32,11 +34,13 @@ class ArrayFile:
     def __init__(self, path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self.path, self.dtype, self.shape = path, dtype, shape
         stored = _stored_dtype(dtype)
-        self._crc = 0
+        header = BytesIO()
+        description = {"descr": npy.dtype_to_descr(stored), "fortran_order": False, "shape": shape}
+        npy.write_array_header_2_0(header, description)  # type: ignore[no-untyped-call]
         self._left = int(np.prod(shape, dtype=np.int64)) * stored.itemsize
+        self._crc = zlib.crc32(header.getbuffer())
         self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by close()
-        header = {"descr": npy.dtype_to_descr(stored), "fortran_order": False, "shape": shape}
-        npy.write_array_header_2_0(self._file, header)  # type: ignore[no-untyped-call]
+        self._file.write(header.getbuffer())
 
     def append(self, piece: Tensor | np.ndarray[Any, Any]) -> None:
         data = _as_stored(piece).reshape(-1).view(np.uint8).data
@@ -78,14 +82,14 @@ class DatasetWriter:
         self._side: dict[str, Path] = {}
         if self.path.exists() and not self.path.is_dir():
             raise FileExistsError(f"{self.path} is a file: a dataset is a directory")
-        meta = self.path / "meta.json"
-        if self.path.exists() and any(self.path.iterdir()) and not meta.exists() and not _only_leftovers(self.path):
+        if self.path.exists() and any(self.path.iterdir()) and not _is_ours(self.path):
             raise FileExistsError(f"{self.path} holds other files and is not a dataset: choose another directory")
         numbers = [int(f.name.split(".")[-2]) for f in _data_files(self.path)]
         self._version = max(numbers, default=0) + 1
 
     def __enter__(self) -> DatasetWriter:
         self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / _ASIDE).touch()  # marks what an interrupted save leaves behind as a dataset's
         return self
 
     def array(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> ArrayFile:
@@ -120,12 +124,13 @@ class DatasetWriter:
             self._arrays[name] = file.close()
         files = {name: _describe(path) for name, path in self._side.items()}
         meta = {"format": FORMAT, "info": self.info, "arrays": self._arrays, "files": files}
-        aside = self.path / "meta.json.new"
+        aside = self.path / _ASIDE
         with open(aside, "w", encoding="utf-8") as f:
             json.dump(meta, f, indent=1)
             f.flush()
             os.fsync(f.fileno())
-        os.replace(aside, self.path / "meta.json")
+        os.replace(aside, self.path / _META)
+        self._open, self._side = [], {}  # they belong to the directory now, whatever happens next
         _sync_directory(self.path)
         current = {entry["file"] for entry in (*self._arrays.values(), *files.values())}
         for old in _data_files(self.path):
@@ -138,7 +143,7 @@ class DatasetWriter:
             file.path.unlink(missing_ok=True)
         for path in self._side.values():
             path.unlink(missing_ok=True)
-        (self.path / "meta.json.new").unlink(missing_ok=True)
+        (self.path / _ASIDE).unlink(missing_ok=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
@@ -148,20 +153,22 @@ class ArrayReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        meta = path / "meta.json"
+        meta = path / _META
         if not path.exists():
             raise FileNotFoundError(f"there is no dataset at {path}")
         if not meta.exists():
-            reason = "its writing was interrupted" if _only_leftovers(path) else "it has no meta.json"
+            reason = "its writing was interrupted" if (path / _ASIDE).exists() else "it has no meta.json"
             raise FileNotFoundError(f"{path} is not a dataset: {reason}")
         try:
             content = json.loads(meta.read_text(encoding="utf-8"))
             version, self.info, self._arrays = content["format"], content["info"], content["arrays"]
             self._files: dict[str, dict[str, Any]] = content.get("files", {})
-        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{meta} is damaged: {error}") from None
         if version != FORMAT:
             raise ValueError(f"{path} has format {version}; this version of Headrace reads format {FORMAT}")
+        if not all(isinstance(table, dict) for table in (self.info, self._arrays, self._files)):
+            raise ValueError(f"{meta} is damaged: it lists no arrays")
 
     @property
     def names(self) -> list[str]:
@@ -174,11 +181,16 @@ class ArrayReader:
 
     def open(self, name: str) -> Tensor:
         entry = self._arrays[name]
-        file, shape, dtype = self._file(entry), tuple(entry["shape"]), getattr(torch, entry["dtype"])
+        file = self._file(entry)
+        try:
+            shape, dtype = tuple(entry["shape"]), getattr(torch, entry["dtype"])
+            assert isinstance(dtype, torch.dtype)
+        except (KeyError, TypeError, AttributeError, AssertionError):
+            raise ValueError(f"{self.path / _META} is damaged: it does not say what {file.name} holds") from None
         try:
             # Copy-on-write: a user may change the tensor, the file stays as it is.
             mapped = np.load(file, mmap_mode="c") if np.prod(shape) else np.load(file)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # numpy has no one error for a file it cannot read
             raise ValueError(f"{file} is damaged: {error}") from None
         if mapped.shape != shape or mapped.dtype != _stored_dtype(dtype):
             raise ValueError(f"{file} holds {mapped.dtype} {mapped.shape}, but meta.json says {dtype} {shape}")
@@ -186,31 +198,20 @@ class ArrayReader:
 
     def verify(self) -> None:
         """Read every file and compare it with its checksum."""
-        for entry in self._arrays.values():
-            file = self._file(entry)
-            if _checksum(file) != entry["crc32"]:
-                raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json")
-        for entry in self._files.values():
+        for entry in (*self._arrays.values(), *self._files.values()):
             file = self._file(entry)
             with open(file, "rb") as f:
-                if _crc32(f) != entry["crc32"]:
+                if _crc32(f) != entry.get("crc32"):
                     raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json")
 
     def _file(self, entry: dict[str, Any]) -> Path:
-        name: str = entry["file"]
-        if not _DATA_FILE.fullmatch(name):
-            raise ValueError(f"{self.path / 'meta.json'} is damaged: {name!r} is no file of a dataset")
+        name = entry.get("file") if isinstance(entry, dict) else entry
+        if not isinstance(name, str) or not _DATA_FILE.fullmatch(name):
+            raise ValueError(f"{self.path / _META} is damaged: {name!r} is no file of a dataset")
         file = self.path / name
         if not file.exists():
             raise ValueError(f"{self.path} is damaged: {name} is missing")
         return file
-
-
-def _checksum(file: Path) -> int:
-    with open(file, "rb") as f:
-        version = npy.read_magic(f)  # type: ignore[no-untyped-call]
-        npy.read_array_header_1_0(f) if version == (1, 0) else npy.read_array_header_2_0(f)  # type: ignore[no-untyped-call]
-        return _crc32(f)
 
 
 def _crc32(f: BinaryIO) -> int:
@@ -244,9 +245,14 @@ def _data_files(path: Path) -> Iterator[Path]:
     return (f for f in path.iterdir() if _DATA_FILE.fullmatch(f.name)) if path.is_dir() else iter(())
 
 
-def _only_leftovers(path: Path) -> bool:
-    """Whether a directory holds nothing but what an interrupted save leaves behind."""
-    return all(_DATA_FILE.fullmatch(f.name) or f.name == "meta.json.new" for f in path.iterdir())
+def _is_ours(path: Path) -> bool:
+    """Whether a directory is a dataset, or what an interrupted save of one left behind. Anything else is not touched."""
+    if (path / _META).exists():
+        try:
+            return {"format", "info", "arrays"} <= json.loads((path / _META).read_text(encoding="utf-8")).keys()
+        except (ValueError, AttributeError):
+            return False
+    return (path / _ASIDE).exists() and all(f.name == _ASIDE or _DATA_FILE.fullmatch(f.name) for f in path.iterdir())
 
 
 def _sync_directory(path: Path) -> None:

@@ -10,6 +10,7 @@ result has the same bits for any number of threads.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal, Protocol
 
 import torch
@@ -58,7 +59,7 @@ def aggregate(
     transposed = (None, None, None) if reverse is None else (reverse.indptr, reverse.indices, reverse.permutation)
     out: Tensor
     out, _ = _aggregate(
-        x.reshape(x.shape[0], -1).contiguous(),
+        x.reshape(x.shape[0], prod(x.shape[1:])).contiguous(),
         indptr.contiguous(),
         indices.contiguous(),
         weight,
@@ -91,7 +92,8 @@ def aggregate_reference(
         index = rows.view(-1, *[1] * (x.dim() - 1)).expand_as(messages)
         best = torch.zeros(shape, dtype=wide).scatter_reduce(0, index, messages.detach(), "amax", include_self=False)
         entry = torch.arange(len(sources)).view_as(rows.view(-1, *[1] * (x.dim() - 1))).expand_as(messages)
-        reached = torch.where(messages.detach() == best[rows], entry, len(sources))
+        found, most = messages.detach(), best[rows]
+        reached = torch.where((found == most) | (found.isnan() & most.isnan()), entry, len(sources))
         first = torch.full(shape, len(sources)).scatter_reduce(0, index, reached, "amin", include_self=True)
         padded = torch.cat([messages, messages.new_zeros(1, *x.shape[1:])])
         return padded.gather(0, first).to(x.dtype)

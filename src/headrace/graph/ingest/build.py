@@ -66,9 +66,8 @@ def ingest(options: IngestOptions, progress: Progress | None = None) -> IngestRe
             table, columns = inputs.nodes
             nodes = NodeRows(table, columns, folder, bad)
             nodes.read(ids, edges.groups, lambda done: tell("reading nodes", done, table.size))
-        tell("numbering nodes", 0, None)
         pa.default_memory_pool().release_unused()
-        ids.finish()
+        ids.finish(lambda done, total: tell("numbering nodes", done, total))
         with writer:
             graph = RowWriter(edges.pieces, ids.num_nodes, edges.count, rows, folder, threads)
             num_edges = graph.write(writer, budget, tell)

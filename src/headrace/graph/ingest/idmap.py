@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class IdMap:
         small = np.iinfo(np.int32).min <= least and most <= np.iinfo(np.int32).max
         self._groups.append(ids.astype(np.int32) if small else ids)
 
-    def finish(self) -> None:
+    def finish(self, progress: Callable[[int, int], None]) -> None:
         """Number the ids. After this no group can be added."""
         if self._as_they_are:
             return
@@ -61,20 +61,22 @@ class IdMap:
             assert self._groups is not None
             spread = self._most - self._least + 1
             if spread * 6 <= self._budget.table and spread <= np.iinfo(np.int32).max:
-                self._make_table()
+                self._make_table(progress)
                 return
             self._ranks = Ranks(self._folder, text=False)
             for number in range(len(self._groups)):
                 self._ranks.add(pa.array(self._groups.read(number).astype(np.int64)))
+                progress(number + 1, 2 * len(self._groups))
             self._groups.close()
-        self._ranks.merge(self._budget.table)
+        self._ranks.merge(self._budget.table, progress)
         self.num_nodes = self._ranks.total
 
-    def _make_table(self) -> None:
+    def _make_table(self, progress: Callable[[int, int], None]) -> None:
         assert self._groups is not None
         seen = np.zeros(self._most - self._least + 1, bool)
         for number in range(len(self._groups)):
             seen[self._places(number)] = True
+            progress(number + 1, len(self._groups))
         ranks = np.empty(len(seen), np.int32)
         for start in range(0, len(seen), _CHUNK):
             counted = np.cumsum(seen[start : start + _CHUNK], dtype=np.int32)

@@ -98,7 +98,7 @@ class NodeRows:
         assert self._first_group is not None
         for number in range(self._groups):
             piece: tuple[Array, ...] = (
-                ids.group(self._first_group + number),
+                ids.group(self._first_group + number).astype(np.int64),
                 self._lines.read(number),
                 self._codes.read(number).reshape(-1, 2),
             )

@@ -7,6 +7,7 @@ ever has to be looked up. A key that is everywhere (a hub) costs one entry per r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,13 @@ class Ranks:
         self._places.append(places)
         self._ranks_of.append([])
 
-    def merge(self, memory: int) -> None:
+    def merge(self, memory: int, progress: Callable[[int, int], None]) -> None:
         """Rank all keys, holding a stretch of every run at a time."""
         runs = len(self._runs)
         chunk = max(64, memory // max(1, runs) // (4 * self._runs.bytes_each() + 64))
         entries = sum(self._runs.size(run) for run in range(runs))
         dtype = np.int32 if entries <= np.iinfo(np.int32).max else np.int64
+        merged = 0
         ahead: dict[int, Any] = {}
         read = [0] * runs
         for run in range(runs):
@@ -104,6 +106,8 @@ class Ranks:
                 if not len(ahead[run]):
                     self._refill(run, ahead, read, chunk)
             self._distinct.append(distinct)
+            merged += len(places)
+            progress(merged, entries)
             self.total += len(distinct)
 
     def _refill(self, run: int, ahead: dict[int, Any], read: list[int], chunk: int) -> None:
