@@ -304,7 +304,7 @@ inline void with_element(Element element, Body body) {
     }
 }
 
-constexpr int kAhead = 24;  // rows requested before they are needed
+constexpr int kAhead = 32;  // rows requested before they are needed
 constexpr int kTile = 8;    // vectors of one row held in registers
 
 inline void prefetch_row(const void* row, int64_t bytes) {

@@ -15,7 +15,7 @@ from headrace.sample.sample import Sample
 from headrace.store import BufferPool
 
 # Up to here an array over all nodes finds a node's local id faster than a hash table does (measured; docs/sampling.md).
-_STAMP_NODES = 64 << 20
+_STAMP_NODES = 12 << 20
 
 
 class NeighborSampler:

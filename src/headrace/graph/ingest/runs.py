@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from headrace.graph.ingest.scratch import Array, Scratch
 
+_LEAST_CHUNK = 64
+
 
 class KeyRuns:
     """Sorted arrays of keys (int64 or text) on disk, any stretch of which can be read."""
@@ -82,7 +84,7 @@ class Ranks:
     def merge(self, memory: int, progress: Callable[[int, int], None]) -> None:
         """Rank all keys, holding a stretch of every run at a time."""
         runs = len(self._runs)
-        chunk = max(64, memory // max(1, runs) // (4 * self._runs.bytes_each() + 64))
+        chunk = max(_LEAST_CHUNK, memory // max(1, runs) // (4 * self._runs.bytes_each() + 64))
         entries = sum(self._runs.size(run) for run in range(runs))
         dtype = np.int32 if entries <= np.iinfo(np.int32).max else np.int64
         merged = 0

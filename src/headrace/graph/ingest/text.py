@@ -143,7 +143,7 @@ def _parse_carefully(block: bytes, first: int, lines: int, wanted: Sequence[Want
                 read = np.flatnonzero(keep)
                 kept = np.flatnonzero(~np.isin(read, blank))
                 columns = [_one(table, want).take(pa.array(kept)) for want in wanted]
-                return Batch(columns, first + read[kept], [b for b in bad if b.row - first not in set(blank.tolist())])
+                return Batch(columns, first + read[kept], bad)
         except pa.ArrowInvalid:
             pass  # quotes that do not close: rows and lines are out of step
     return _parse_line_by_line(block, first, wanted, delimiter, width)
