@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import headrace as hr
-from headrace.graph.ingest import IngestOptions, id_map_path, ingest
+from headrace.graph.ingest import IngestOptions, ingest
 
 EDGES = """\
 from,to,strength
@@ -28,7 +28,7 @@ def main() -> None:
         data = hr.open(output)
         print(data)
 
-        names = pq.read_table(id_map_path(output)).column("id").to_pylist()
+        names = pq.read_table(data.id_map).column("id").to_pylist()
         for node, degree in enumerate(data.graph.degrees().tolist()):
             print(f"{names[node]:>8} has {degree} incoming: {[names[n] for n in data.graph.neighbours(node).tolist()]}")
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.bench import BENCHES, Row, Setting
-from headrace.cli.options import takes
+from headrace.cli.options import refused, takes
 
 
 @takes(Setting)
@@ -27,7 +27,10 @@ def bench(
         raise typer.BadParameter(f"there is no benchmark {name!r}: choose one of {', '.join(BENCHES)}")
     log = Console(stderr=True)
     setting = dataclasses.replace(options, progress=lambda text: log.print(f"[dim]{text} ...[/dim]"))
-    rows = BENCHES[name](setting)
+    try:
+        rows = BENCHES[name](setting)
+    except (OSError, ValueError) as error:
+        raise refused(str(error), Setting) from None
     if json:
         json_module.dump([row.as_dict() for row in rows], sys.stdout, indent=1)
         print()

@@ -2,84 +2,48 @@
 
 from __future__ import annotations
 
-import json
-import re
+import json as json_module
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import asdict
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from headrace.graph.ingest import IngestError, IngestOptions, IngestReport, format_size, help_of, ingest
+from headrace.cli.options import refused, takes
+from headrace.graph.ingest import IngestError, IngestOptions, IngestReport, format_size, ingest
 
 _EVERY_SECONDS = 5.0
 
 
+@takes(IngestOptions)
 def import_command(
-    edges: Annotated[list[Path], typer.Argument(help=help_of("edges"), show_default=False)],
-    output: Annotated[Path, typer.Argument(help=help_of("output"), show_default=False)],
-    format: Annotated[str, typer.Option(help=help_of("format"), metavar="auto|csv|tsv|parquet|npy")] = "auto",
-    src_column: Annotated[str | None, typer.Option(help=help_of("src_column"))] = None,
-    dst_column: Annotated[str | None, typer.Option(help=help_of("dst_column"))] = None,
-    weight_column: Annotated[str | None, typer.Option(help=help_of("weight_column"))] = None,
-    header: Annotated[str, typer.Option(help=help_of("header"), metavar="auto|yes|no")] = "auto",
-    delimiter: Annotated[str | None, typer.Option(help=help_of("delimiter"))] = None,
-    comment: Annotated[str, typer.Option(help=help_of("comment"))] = "#",
-    ids: Annotated[str, typer.Option(help=help_of("ids"), metavar="auto|int|string")] = "auto",
-    num_nodes: Annotated[int | None, typer.Option(help=help_of("num_nodes"))] = None,
-    undirected: Annotated[bool, typer.Option("--undirected", help=help_of("undirected"))] = False,
-    deduplicate: Annotated[bool, typer.Option("--deduplicate", help=help_of("deduplicate"))] = False,
-    self_loops: Annotated[str, typer.Option(help=help_of("self_loops"), metavar="keep|add|drop")] = "keep",
-    edge_ids: Annotated[bool, typer.Option("--edge-ids", help=help_of("edge_ids"))] = False,
-    nodes: Annotated[Path | None, typer.Option(help=help_of("nodes"))] = None,
-    id_column: Annotated[str | None, typer.Option(help=help_of("id_column"))] = None,
-    label_column: Annotated[str | None, typer.Option(help=help_of("label_column"))] = None,
-    split_column: Annotated[str | None, typer.Option(help=help_of("split_column"))] = None,
-    feature_columns: Annotated[str | None, typer.Option(help=help_of("feature_columns"), metavar="A,B,C")] = None,
-    features: Annotated[Path | None, typer.Option(help=help_of("features"))] = None,
-    labels: Annotated[Path | None, typer.Option(help=help_of("labels"))] = None,
-    split: Annotated[Path | None, typer.Option(help=help_of("split"))] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help=help_of("skip_bad"))] = False,
-    memory: Annotated[str, typer.Option(help=help_of("memory"))] = "1GiB",
-    threads: Annotated[int | None, typer.Option(help=help_of("threads"))] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the summary.")] = False,
+    options: IngestOptions,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the summary.")] = False,
 ) -> None:
     """Import edge lists, with features, labels and splits, into a dataset directory.
 
     Works within the memory it is given, however large the files are. What was at OUTPUT stays whole until the new dataset
     is complete; Ctrl-C leaves it as it was.
     """
-    given: dict[str, Any] = dict(locals())
-    del given["json_"]
-    given["edges"] = tuple(edges)
-    given["feature_columns"] = tuple(name.strip() for name in feature_columns.split(",")) if feature_columns else ()
     try:
         with _terminable(), _progress() as progress:
-            report = ingest(IngestOptions(**given), progress)
+            report = ingest(options, progress)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: {output} is as it was, and no temporary files are left", err=True)
+        typer.echo(f"interrupted: {options.output} is as it was, and no temporary files are left", err=True)
         raise typer.Exit(130) from None
     except (IngestError, OSError) as error:
-        typer.echo(f"headrace import: {_as_options(str(error))}", err=True)
-        raise typer.Exit(2) from None
-    if json_:
-        print(json.dumps(asdict(report), default=str))
+        raise refused(str(error), IngestOptions) from None
+    if json:
+        print(json_module.dumps(asdict(report), default=str))
     else:
         _print_summary(report)
-
-
-def _as_options(message: str) -> str:
-    """A message of the library in the words of the command line: `num_nodes` is `--num-nodes` here."""
-    names = "|".join(option.name for option in fields(IngestOptions) if "_" in option.name)
-    return re.sub(rf"(?<![\w./-])({names})(?![\w./])", lambda match: "--" + match[1].replace("_", "-"), " ".join(message.split()))
 
 
 def _print_summary(report: IngestReport) -> None:

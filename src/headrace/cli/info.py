@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.options import refused
 from headrace.graph import Dataset, open_dataset
 from headrace.graph.properties import degree_histogram
 
@@ -28,8 +29,7 @@ def info(
         if verify:
             data.graph.validate()
     except (OSError, ValueError) as error:
-        typer.echo(f"headrace info: {error}", err=True)
-        raise typer.Exit(2) from None
+        raise refused(str(error)) from None
     facts = _facts(data) | {"path": str(path), "verified": verify}
     histogram = degree_histogram(data.graph)
     if json:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+import types
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -15,7 +18,7 @@ T = TypeVar("T")
 def takes(options: type[T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of `function(..., options: T)`: every field of the dataclass that has a help line becomes an option.
 
-    A field of type `tuple[str, ...]` is given as a comma-separated list.
+    A field without a default becomes an argument. A field of type `tuple[str, ...]` is given as a comma-separated list.
     """
     hints = get_type_hints(options)
     fields = [f for f in dataclasses.fields(options) if "help" in f.metadata]  # type: ignore[arg-type]
@@ -25,19 +28,14 @@ def takes(options: type[T]) -> Callable[[Callable[..., None]], Callable[..., Non
 
         def command(**given: Any) -> None:
             values = {f.name: _value(hints[f.name], given.pop(f.name)) for f in fields}
-            function(**given, options=options(**values))
+            try:
+                chosen = options(**values)
+            except ValueError as error:
+                raise refused(str(error), options) from None
+            function(**given, options=chosen)
 
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-        for field in fields:
-            listed = hints[field.name] == tuple[str, ...]
-            parameters.append(
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=",".join(field.default) if listed else field.default,  # type: ignore[arg-type]
-                    annotation=Annotated[str if listed else hints[field.name], typer.Option(help=field.metadata["help"])],
-                )
-            )
+        parameters = [_parameter(field, hints[field.name]) for field in fields]
+        parameters += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__doc__, command.__name__ = function.__doc__, function.__name__
         return command
@@ -45,7 +43,42 @@ def takes(options: type[T]) -> Callable[[Callable[..., None]], Callable[..., Non
     return wrap
 
 
+def refused(message: str, options: type[Any] | None = None) -> typer.Exit:
+    """Say what is wrong with the user's input, in one line and in the words of the command line; to be raised."""
+    text = " ".join(message.split())
+    if options is not None:  # the library says num_nodes where the command line says --num-nodes
+        names = "|".join(f.name for f in dataclasses.fields(options) if "_" in f.name)
+        text = re.sub(rf"(?<![\w./-])({names})(?![\w./])", lambda match: "--" + match[1].replace("_", "-"), text)
+    typer.echo(f"headrace: {text}", err=True)
+    return typer.Exit(2)
+
+
+def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+    kind, text = _given_as(hint), field.metadata["help"]
+    choices = "|".join(get_args(hint)) if get_origin(hint) is Literal else None
+    if field.default is dataclasses.MISSING:
+        argument: Any = Annotated[kind, typer.Argument(help=text, show_default=False)]  # type: ignore[valid-type]
+        return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=argument)
+    name = f"--{field.name.replace('_', '-')}"  # said outright, so that a flag has no --no- form
+    default = (",".join(field.default) or None) if hint == tuple[str, ...] else field.default
+    option: Any = Annotated[kind, typer.Option(name, help=text, metavar=choices)]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
+
+
+def _given_as(hint: Any) -> Any:
+    """The type typer is told of."""
+    if hint == tuple[str, ...]:
+        return str | None
+    if hint == tuple[Path, ...]:
+        return list[Path]
+    if get_origin(hint) is Literal:
+        return str
+    if get_origin(hint) in (Union, types.UnionType) and str in get_args(hint):  # a name or a number: a word, in any case
+        return str | None if type(None) in get_args(hint) else str
+    return hint
+
+
 def _value(hint: Any, given: Any) -> Any:
     if hint == tuple[str, ...]:
-        return tuple(part.strip() for part in given.split(",") if part.strip())
-    return given
+        return tuple(part.strip() for part in (given or "").split(",") if part.strip())
+    return tuple(given) if isinstance(given, list) else given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ class Dataset:
 
     `splits` names node ids: `{"train": ids, "val": ids, "test": ids}`. `extra` holds any further arrays of the data (triples,
     times, further splits) under their own names. `info` is a dictionary of plain values (name, classes, how it was made).
+    `id_map` is a Parquet file with columns `node` and `id`, which joins node ids back to those an import began with.
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=100, edges=600, classes=3, features=8)
@@ -36,6 +38,7 @@ class Dataset:
     splits: dict[str, Tensor] = field(default_factory=dict)
     extra: dict[str, Tensor] = field(default_factory=dict)
     info: dict[str, object] = field(default_factory=dict)
+    id_map: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("x", "y"):
@@ -81,6 +84,8 @@ class Dataset:
             for name, array in self._arrays().items():
                 writer.write(name, array)
             writer.info = dict(self.info)
+            if self.id_map is not None:
+                shutil.copyfile(self.id_map, writer.side_file("ids"))
 
     def _arrays(self) -> dict[str, Tensor]:
         named: dict[str, Tensor | None] = {name: getattr(self.graph, name) for name in _GRAPH_ARRAYS}
@@ -122,4 +127,5 @@ def open_dataset(path: str | os.PathLike[str], *, verify: bool = False) -> Datas
         splits=group("split_"),
         extra=group("extra_"),
         info=reader.info,
+        id_map=reader.files.get("ids"),
     )

@@ -249,7 +249,7 @@ def _is_ours(path: Path) -> bool:
     """Whether a directory is a dataset, or what an interrupted save of one left behind. Anything else is not touched."""
     if (path / _META).exists():
         try:
-            return {"format", "info", "arrays"} <= json.loads((path / _META).read_text(encoding="utf-8")).keys()
+            return bool({"format", "info", "arrays"} <= json.loads((path / _META).read_text(encoding="utf-8")).keys())
         except (ValueError, AttributeError):
             return False
     return (path / _ASIDE).exists() and all(f.name == _ASIDE or _DATA_FILE.fullmatch(f.name) for f in path.iterdir())

@@ -60,7 +60,8 @@ def _edge_index(out: SamplerOutput) -> Tensor:
         and gap == len(row)
         and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
     ):
-        return row.as_strided((2, gap), (gap, 1))
+        whole: Tensor = row.as_strided((2, gap), (gap, 1))
+        return whole
     return torch.stack([row, col])
 
 
@@ -72,6 +73,6 @@ def _sparse(adjacency: Any, out: SamplerOutput) -> Any:
         return torch.sparse_csr_tensor(indptr, out.row, values, (nodes, nodes), check_invariants=False)
     from torch_sparse import SparseTensor
 
-    values = adjacency.storage.value()
-    values = None if values is None else values[out.edge]
-    return SparseTensor(row=out.col, col=out.row, value=values, sparse_sizes=(nodes, nodes), is_sorted=False, trust_data=True)
+    weights = adjacency.storage.value()
+    weights = None if weights is None else weights[out.edge]
+    return SparseTensor(row=out.col, col=out.row, value=weights, sparse_sizes=(nodes, nodes), is_sorted=False, trust_data=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from headrace.graph.ingest.options import IngestOptions, IngestReport
 from headrace.graph.ingest.positional import PositionalRows
 from headrace.graph.ingest.problems import BadRows, IngestError
 from headrace.graph.ingest.scratch import Array, Scratch, require_disk, scratch_folder
-from headrace.graph.io import ArrayReader, DatasetWriter
+from headrace.graph.io import DatasetWriter
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -90,11 +89,6 @@ def ingest(options: IngestOptions, progress: Progress | None = None) -> IngestRe
         seconds=time.monotonic() - began,
         peak_memory=peak(),
     )
-
-
-def id_map_path(path: Path | str) -> Path | None:
-    """The Parquet file (columns node, id) that joins results of an imported dataset back to its raw ids, if it has one."""
-    return ArrayReader(Path(path)).files.get("ids")
 
 
 class _SpooledEdges:

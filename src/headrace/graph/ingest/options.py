@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -113,11 +113,6 @@ class IngestOptions:
     def ids_as_they_are(self) -> bool:
         """Whether ids are node ids already, as they must be where rows are given by position."""
         return any(value is not None for value in (self.num_nodes, self.features, self.labels, self.split))
-
-
-def help_of(name: str) -> str:
-    """The help line of an option."""
-    return str(next(option.metadata["help"] for option in fields(IngestOptions) if option.name == name))
 
 
 @dataclass(frozen=True)
