@@ -23,7 +23,7 @@ inline int64_t cut(int64_t total, int64_t parts, int64_t i) {
 
 // Threads worth starting for `items` units of work, one per `grain` at the most.
 inline int useful_threads(int threads, int64_t items, int64_t grain) {
-    return static_cast<int>(std::clamp<int64_t>(items / grain, 1, std::max(threads, 1)));
+    return static_cast<int>(std::clamp<int64_t>(items / grain, 1, std::clamp(threads, 1, 1024)));
 }
 
 // Exceptions must not leave an OpenMP region: the first message is kept and thrown after it.

@@ -54,6 +54,7 @@ private:
 }  // namespace
 
 void power_law_weights(uint64_t seed, double exponent, double most, int64_t nodes, double* out, int threads) {
+    threads = useful_threads(threads, nodes, 1 << 12);
     require(exponent > 2.0, "exponent must be above 2, or the mean degree is not finite");
     const PhiloxKey key = stream_key(seed, 0, 0, Purpose::generate);
     const double power = -1.0 / (exponent - 1.0), mean = (exponent - 1.0) / (exponent - 2.0);
@@ -67,6 +68,7 @@ void power_law_weights(uint64_t seed, double exponent, double most, int64_t node
 template <class Id>
 Pairs<Id> candidate_edges(const Communities& c, uint64_t seed, uint32_t round, double wanted, bool undirected,
                           int threads) {
+    threads = useful_threads(threads, c.nodes, 1 << 10);
     const PhiloxKey key = stream_key(seed, round, 1, Purpose::generate);
     const double per_weight = wanted / c.cumulative[c.nodes];
     Array<int64_t> start(c.nodes + 1);
@@ -117,6 +119,7 @@ template <class Id>
 Pairs<Id> thin_edges(const int64_t* indptr, const Id* indices, int64_t rows, int64_t keep, const int64_t* id,
                      int threads) {
     const int64_t entries = indptr[rows];
+    threads = useful_threads(threads, rows, 1 << 10);
     require(keep >= 0 && keep <= entries, "cannot keep more edges than there are");
     Pairs<Id> kept{Array<Id>(keep), Array<Id>(keep)};
 #pragma omp parallel for schedule(dynamic, 4096) num_threads(threads)
@@ -132,6 +135,7 @@ Pairs<Id> thin_edges(const int64_t* indptr, const Id* indices, int64_t rows, int
 
 void noisy_rows(uint64_t seed, const float* center, const int64_t* label, int64_t rows, int64_t width, float* out,
                 int threads) {
+    threads = useful_threads(threads, rows * width, 1 << 12);
     const PhiloxKey key = stream_key(seed, 0, 2, Purpose::generate);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < rows; ++i) {

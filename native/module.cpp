@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -152,6 +153,7 @@ nb::tuple build(const In& src, const In& dst, int64_t num_nodes, bool wide_index
 
 nb::tuple transpose(const In1<int64_t>& indptr, const In& indices, int64_t columns, bool positions, int threads) {
     check_indptr(indptr);
+    if (columns < 0) fail("columns must not be negative");
     return with_ids(indices, "indices", [&](const auto* data) {
         using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
         const int64_t rows = length(indptr) - 1;
@@ -218,8 +220,8 @@ int64_t row_bytes(const Any& a) {
 void gather(const In& rows, const In& ids, Out out, int threads) {
     if (rows.ndim() < 1 || out.ndim() != rows.ndim()) fail("out must have as many dimensions as rows");
     if (row_bytes(out) != row_bytes(rows) || out.dtype() != rows.dtype()) fail("out must have rows like those of x");
-    if (out.shape(0) != ids.shape(0)) fail("out must have one row per id");
     with_ids(ids, "ids", [&](const auto* data) {
+        if (out.shape(0) != ids.shape(0)) fail("out must have one row per id");
         nb::gil_scoped_release release;
         gather_rows(static_cast<const char*>(rows.data()), length(rows), row_bytes(rows), data,
                     length(ids), static_cast<char*>(out.data()), threads);
@@ -378,6 +380,7 @@ private:
 // ---- generate
 
 Made<double> weights(uint64_t seed, double exponent, double most, int64_t nodes, int threads) {
+    if (nodes < 0) fail("nodes must not be negative");
     Array<double> out(nodes);
     {
         nb::gil_scoped_release release;
@@ -393,6 +396,10 @@ nb::tuple candidates(const In1<double>& cumulative, const In1<int64_t>& class_en
     if (nodes < 2) fail("a random graph needs at least two nodes");
     if (length(cumulative) != nodes + 1) fail("cumulative must have one element more than class_of");
     if (block < 1) fail("block must be positive");
+    for (int64_t i = 0; i < nodes; ++i)  // also false for NaN
+        if (!(cumulative.data()[i] <= cumulative.data()[i + 1])) fail("cumulative must not fall");
+    if (cumulative.data()[0] != 0.0 || !std::isfinite(cumulative.data()[nodes]) || !(wanted >= 0 && wanted < 1e15))
+        fail("cumulative must begin with 0 and be finite, and wanted must be a count");
     for (int64_t c = 0; c + 1 < length(class_ends); ++c)
         if (class_ends.data()[c] > class_ends.data()[c + 1] || class_ends.data()[c] < 0) fail("class_ends must rise");
     const auto range = id_range(class_of.data(), nodes, threads);
@@ -498,7 +505,7 @@ NB_MODULE(_native, m) {
 
     nb::class_<Pool>(m, "Pool")
         .def("__init__", [](Pool*, int64_t) { fail("use Pool.create"); })
-        .def_static("create", [](int64_t limit) { return std::make_shared<Pool>(limit); }, "limit"_a)
+        .def_static("create", [](int64_t limit) { return std::make_shared<Pool>(std::max<int64_t>(limit, 0)); }, "limit"_a)
         .def("empty", &pool_empty, "bytes"_a)
         .def("stats", &pool_stats)
         .def("clear", &Pool::clear);

@@ -227,11 +227,12 @@ SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared
         for (int64_t i = 0; i < frontier; ++i) {
             if (i + 32 < frontier) prefetch(indptr_ + nodes[begin + i + 32]);
             const int64_t node = static_cast<int64_t>(nodes[begin + i]);
-            const int64_t first = indptr_[node], degree = indptr_[node + 1] - first;
-            if (first < 0 || degree < 0 || first + degree > edges_) {
+            const int64_t first = indptr_[node], last = indptr_[node + 1];
+            if (first < 0 || last < first || last > edges_) {
                 error.set("the graph's indptr is corrupt");
                 continue;
             }
+            const int64_t degree = last - first;
             work.begin[i] = first;
             work.degree[i] = degree;
             indptr[begin + i + 1] = fanout < 0 ? degree : replace_ ? (degree ? fanout : 0) : std::min(degree, fanout);
@@ -266,7 +267,7 @@ SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared
                         const int64_t i = next + rows, t = indptr[begin + i + 1] - indptr[begin + i];
                         s.rows[rows++] = {static_cast<uint64_t>(all_nodes[begin + i]), work.begin[i], work.degree[i], t};
                         take += t;
-                        most = std::max(most, t);
+                        if (replace_ || t < work.degree[i]) most = std::max(most, t);
                     }
                     if (static_cast<int64_t>(s.scratch.size()) < draw_scratch(most))
                         s.scratch.resize(static_cast<size_t>(draw_scratch(most)));

@@ -17,7 +17,14 @@ def thread_count(threads: int | None) -> int:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")
+    if threads > 1024:
+        raise ValueError(f"threads must be at most 1024, not {threads}")
     return threads
+
+
+def thread_argument(threads: int | None) -> int:
+    """The same as an argument of a custom op: 0 for all, which is found out when the op runs and not when it is traced."""
+    return 0 if threads is None else thread_count(threads)
 
 
 def as_tensor(array: Any, name: str) -> Tensor:

@@ -502,11 +502,10 @@ def test_one_bad_entry_among_many_is_found_on_every_path(reduce, width, weighted
             aggregate(x, wrong, indices.to(index_dtype), reduce=reduce, weight=weight, threads=2)
 
 
-def test_a_reverse_of_another_size_is_not_used():
+def test_a_reverse_of_another_graph_is_refused():
     other = hr.Graph.from_edges([0, 1], [1, 0], 7).reverse()
-    x = torch.randn(3, 4, requires_grad=True)
-    call(x=x, reverse=other).sum().backward()
-    assert x.grad.tolist() == [[1] * 4] * 3
+    with pytest.raises(ValueError, match="reverse has 2 entries"):
+        call(x=torch.randn(3, 4), reverse=other)
 
 
 # ---- fuzzing: wrong arguments in another process, on memory that ends where the array ends
@@ -759,7 +758,6 @@ def test_every_instruction_set_gives_the_same_bits():
         ),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="crashes the process")
 def test_these_wrong_arguments_do_not_crash_either(code):
     refused = f"import numpy as np\nfrom headrace import _native as n\ntry:\n    {code}\nexcept (ValueError, MemoryError): pass"
     assert run_python("-c", refused).returncode == 0

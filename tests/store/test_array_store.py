@@ -118,7 +118,6 @@ def test_adding_by_something_that_is_no_id_is_an_error(rows):
         ArrayStore(rows).add_(torch.tensor([0.5]), torch.ones(1, 3))
 
 
-@pytest.mark.xfail(strict=True, reason="add_ writes into memory that is mapped read-only: the process dies (SIGSEGV)")
 def test_adding_to_a_read_only_memory_map_is_an_error_and_not_a_crash(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
     code = f"""

@@ -61,7 +61,7 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        return 0 if self.x is None else self.x.shape[1]
+        return 0 if self.x is None else 1 if self.x.dim() == 1 else self.x.shape[1]
 
     @property
     def num_classes(self) -> int:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import thread_count
+from headrace._arrays import thread_argument, thread_count
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -56,6 +56,8 @@ def aggregate(
         raise ValueError(f"indptr must be int64, not {indptr.dtype}")
     if weight is not None:
         weight = weight.to(_sum_type(x.dtype)).contiguous()
+    if reverse is not None and len(reverse.indices) != len(indices):
+        raise ValueError(f"reverse has {len(reverse.indices)} entries, the rows have {len(indices)}: it is of another graph")
     transposed = (None, None, None) if reverse is None else (reverse.indptr, reverse.indices, reverse.permutation)
     out: Tensor
     out, _ = _aggregate(
@@ -66,7 +68,7 @@ def aggregate(
         ids if ids is None else ids.contiguous(),
         *transposed,
         reduce,
-        thread_count(threads),
+        thread_argument(threads),
     )
     return out.reshape(out.shape[0], *x.shape[1:])
 
@@ -127,20 +129,37 @@ def _aggregate(
         raise ValueError("indptr must hold at least one element")
     out = x.new_empty(rows, x.shape[1])
     where = torch.empty(rows if reduce == "max" else 0, x.shape[1], dtype=torch.int32)
-    _native.aggregate(
-        x.detach(),
-        indptr,
-        indices,
-        out,
-        reduce,
-        ids=ids,
-        weight=None if weight is None else weight.detach(),
-        position=None,
-        scale=None,
-        where=where if reduce == "max" else None,
-        threads=threads,
-    )
+    workers = thread_count(threads or None)
+    try:
+        _native.aggregate(
+            x.detach(),
+            indptr,
+            indices,
+            out,
+            reduce,
+            ids=ids,
+            weight=None if weight is None else weight.detach(),
+            position=None,
+            scale=None,
+            where=where if reduce == "max" else None,
+            threads=workers,
+        )
+    except ValueError as error:
+        message = str(error)
+        if "out of range" in message:
+            message = _what_is_wrong(x, indices, ids, workers) or message
+        raise ValueError(message) from None
     return out, where
+
+
+def _what_is_wrong(x: Tensor, indices: Tensor, ids: Tensor | None, threads: int) -> str | None:
+    """Which index is out of range. The kernel only says that one is: it checks while it reads."""
+    named = [("indices", indices, len(x))] if ids is None else [("indices", indices, len(ids)), ("ids", ids, len(x))]
+    for name, values, bound in named:
+        low, high = _native.id_range(values, threads)
+        if len(values) and (low < 0 or high >= bound):
+            return f"{name} holds values from {low} to {high}, but an index is out of range unless it is from 0 to {bound - 1}"
+    return None
 
 
 @_aggregate.register_fake
@@ -166,6 +185,7 @@ def _aggregate_backward(
     need_weight: bool,
     threads: int,
 ) -> tuple[Tensor, Tensor]:
+    threads = thread_count(threads or None)
     wide = _sum_type(x.dtype)
     share = indptr.diff().clamp_min(1).to(wide).reciprocal() if reduce == "mean" else None
     grad_x, grad_weight = x.new_empty(0), torch.empty(0, dtype=wide)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, thread_count
+from headrace._arrays import as_ids, thread_argument, thread_count
 
 
 def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | None = None) -> Tensor:
@@ -24,9 +24,8 @@ def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | 
     if not x.is_contiguous():
         raise ValueError("x must be contiguous: call .contiguous() once, not for every gather")
     ids = as_ids(ids, "ids")
-    workers = thread_count(threads)
     if out is None:
-        rows: Tensor = _gather(x, ids, workers)
+        rows: Tensor = _gather(x, ids, thread_argument(threads))
         return rows
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError("out= keeps no gradient, and x requires one: use gather without out, or torch.no_grad()")
@@ -34,7 +33,7 @@ def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | 
         raise ValueError(
             f"out must be contiguous, {x.dtype}, of shape {(len(ids), *x.shape[1:])}; it is {out.dtype}, {tuple(out.shape)}"
         )
-    _run(x, ids, out, workers)
+    _run(x, ids, out, thread_argument(threads))
     return out
 
 
@@ -43,15 +42,18 @@ def gather_reference(x: Tensor, ids: Tensor) -> Tensor:
     return x[ids.long()]
 
 
-def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int) -> None:
+def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int) -> None:  # 0 threads: all, found out here and not while compiling
+    workers = thread_count(threads or None)
     if x.device.type != "cpu":
         raise ValueError(f"x is on {x.device}; this kernel runs on CPU tensors")
+    if x.shape[1:].numel() == 0:  # rows of no elements: only their number matters
+        x, out = x.new_empty((len(x), 0), dtype=torch.uint8), out.new_empty((len(out), 0), dtype=torch.uint8)
     if x.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64) or x.dtype.is_complex:  # same bytes
         x, out = _bytes(x), _bytes(out)
     try:
-        _native.gather(x.detach(), ids, out, threads)
+        _native.gather(x.detach(), ids, out, workers)
     except ValueError as error:
-        low, high = _native.id_range(ids, threads)
+        low, high = _native.id_range(ids, workers)
         raise IndexError(f"ids from {low} to {high} for {len(x)} rows: {error}") from None
 
 

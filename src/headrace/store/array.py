@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace._arrays import as_ids, as_tensor
@@ -19,8 +23,9 @@ class ArrayStore:
     [[4.0, 5.0], [0.0, 1.0]]
     """
 
-    def __init__(self, rows: Tensor, *, pool: BufferPool | None = None, threads: int | None = None) -> None:
+    def __init__(self, rows: Tensor | NDArray[Any], *, pool: BufferPool | None = None, threads: int | None = None) -> None:
         self.rows = as_tensor(rows, "rows")
+        self.writable = not isinstance(rows, np.ndarray) or rows.flags.writeable
         self.pool = pool
         self.threads = threads
 
@@ -43,4 +48,6 @@ class ArrayStore:
 
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add `delta[i]` to row `ids[i]`, repeated ids included.  # [n], [n, d]"""
+        if not self.writable:
+            raise ValueError("these rows are read-only (a memory map?): copy them, or open them copy-on-write")
         self.rows.index_add_(0, as_ids(ids, "ids").long(), delta)
