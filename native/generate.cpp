@@ -57,11 +57,13 @@ void power_law_weights(uint64_t seed, double exponent, double most, int64_t node
     threads = useful_threads(threads, nodes, 1 << 12);
     require(exponent > 2.0, "exponent must be above 2, or the mean degree is not finite");
     const PhiloxKey key = stream_key(seed, 0, 0, Purpose::generate);
-    const double power = -1.0 / (exponent - 1.0), mean = (exponent - 1.0) / (exponent - 2.0);
+    // Lomax: a Pareto law moved to begin at 0, so that most nodes have few edges, as in real graphs; and a little more, so
+    // that few have none.
+    const double power = -1.0 / (exponent - 1.0), mean = 1.0 / (exponent - 2.0), least = 0.05 * mean;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < nodes; ++i) {
         const PhiloxBlock b = philox(key, 0, static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), kWeight);
-        out[i] = std::min(std::pow(uniform(b.word[0]), power), most * mean);
+        out[i] = std::min(std::pow(uniform(b.word[0]), power) - 1.0 + least, most * mean);
     }
 }
 

@@ -19,7 +19,7 @@ struct Communities {
     double mean_degree;            // expected degree = mean_degree * nodes * weight / total
 };
 
-// Pareto weights with the given exponent of the degree distribution, cut at `most` times their mean.
+// Power-law weights with the given exponent of the degree distribution, cut at `most` times their mean.
 void power_law_weights(uint64_t seed, double exponent, double most, int64_t nodes, double* out, int threads);
 
 template <class Id>

@@ -1,4 +1,5 @@
-// Uninitialised arrays, on huge pages where they are large: fewer page faults, fewer TLB misses.
+// Uninitialised memory that is resident where it is touched and nowhere else: a large block comes from the system and goes
+// back to it, and the largest are on huge pages (fewer page faults, fewer TLB misses).
 #pragma once
 
 #include <sys/mman.h>
@@ -11,15 +12,29 @@
 
 namespace headrace {
 
+constexpr size_t kMapped = size_t{256} << 10;  // from here on a block is a mapping of its own
+constexpr size_t kHuge = size_t{8} << 20;      // below this the slack of a last huge page outweighs their gain
+constexpr size_t kHugePage = size_t{2} << 20;
+
 inline void* allocate_bytes(size_t bytes) {
-    constexpr size_t huge = size_t{2} << 20;
-    void* memory = nullptr;
-    const size_t alignment = bytes >= huge ? huge : 64;
-    if (posix_memalign(&memory, alignment, bytes ? bytes : 64) != 0) throw std::bad_alloc();
+    if (bytes < kMapped || bytes >= kHuge) {
+        void* memory = nullptr;
+        if (posix_memalign(&memory, bytes >= kHuge ? kHugePage : 64, bytes ? bytes : 64) != 0) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-    if (bytes >= huge) madvise(memory, bytes, MADV_HUGEPAGE);
+        if (bytes >= kHuge) madvise(memory, bytes, MADV_HUGEPAGE);
 #endif
+        return memory;
+    }
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
     return memory;
+}
+
+inline void release_bytes(void* memory, size_t bytes) noexcept {
+    if (bytes < kMapped || bytes >= kHuge)
+        std::free(memory);
+    else
+        munmap(memory, bytes);
 }
 
 template <class T>
@@ -33,12 +48,14 @@ public:
         swap(other);
         return *this;
     }
-    ~Array() { std::free(data_); }
+    ~Array() {
+        if (data_) release_bytes(data_, bytes());
+    }
     T* data() const { return data_; }
     int64_t size() const { return size_; }
+    size_t bytes() const { return static_cast<size_t>(size_) * sizeof(T); }
     T& operator[](int64_t i) const { return data_[i]; }
-    T* detach() { return std::exchange(data_, nullptr); }
-    void reset() { *this = Array(); }
+    void reset() { Array().swap(*this); }
 
 private:
     void swap(Array& other) noexcept {

@@ -73,9 +73,9 @@ Ids ids_of(const std::optional<In>& a, const char* name) {
 
 template <class T>
 Made<T> made(Array<T> array) {
-    const size_t size = static_cast<size_t>(array.size());
-    T* data = array.detach();
-    return Made<T>(data, {size}, nb::capsule(data, [](void* p) noexcept { std::free(p); }));
+    auto* held = new Array<T>(std::move(array));
+    nb::capsule owner(held, [](void* p) noexcept { delete static_cast<Array<T>*>(p); });
+    return Made<T>(held->data(), {static_cast<size_t>(held->size())}, owner);
 }
 
 struct Held {  // a pool buffer on its way out to Python: returned when the last array over it dies

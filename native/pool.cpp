@@ -1,7 +1,6 @@
 #include "pool.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "memory.h"
@@ -19,8 +18,8 @@ size_t rounded(size_t bytes) {
 }  // namespace
 
 Pool::~Pool() {
-    for (const Slab& slab : idle_) std::free(slab.memory);
-    for (const Slab& slab : used_) std::free(slab.memory);
+    for (const Slab& slab : idle_) release_bytes(slab.memory, slab.bytes);
+    for (const Slab& slab : used_) release_bytes(slab.memory, slab.bytes);
 }
 
 void* Pool::acquire(size_t bytes) {
@@ -61,7 +60,7 @@ void Pool::release(void* memory) noexcept {
             break;
         }
     while (idle_bytes_ > limit_) {  // the oldest idle buffers go first
-        std::free(idle_.front().memory);
+        release_bytes(idle_.front().memory, idle_.front().bytes);
         idle_bytes_ -= idle_.front().bytes;
         idle_.erase(idle_.begin());
     }
@@ -74,7 +73,7 @@ PoolStats Pool::stats() const {
 
 void Pool::clear() {
     std::lock_guard lock(mutex_);
-    for (const Slab& slab : idle_) std::free(slab.memory);
+    for (const Slab& slab : idle_) release_bytes(slab.memory, slab.bytes);
     idle_.clear();
     idle_bytes_ = 0;
 }

@@ -122,15 +122,22 @@ template <class Id>
 struct Sampler<Id>::Workspace {
     StampTable<Id> stamps;
     HashTable<Id> hash;
-    std::vector<int64_t> begin, degree;  // of the frontier's rows
+    Array<int64_t> begin;  // of the frontier's rows
+    Array<uint32_t> degree;
     std::vector<Stretch<Id>> stretches;
     std::vector<Id> raw;          // many threads: neighbours before relabelling
     std::vector<uint8_t> is_new;  // and whether each is the first of its node
 
     int64_t bytes() const {
         return stamps.bytes() + hash.bytes() +
-               static_cast<int64_t>((begin.capacity() + degree.capacity()) * 8 + raw.capacity() * sizeof(Id) +
-                                    is_new.capacity());
+               begin.size() * 12 + static_cast<int64_t>(raw.capacity() * sizeof(Id) + is_new.capacity());
+    }
+    void reserve_rows(int64_t rows) {
+        if (begin.size() >= rows) return;
+        begin.reset();  // freed before it is made larger
+        degree.reset();
+        begin = Array<int64_t>(rows + rows / 16);
+        degree = Array<uint32_t>(rows + rows / 16);
     }
 };
 
@@ -218,8 +225,7 @@ SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared
         FirstError error;
 
         // How many neighbours each frontier node takes.
-        work.begin.resize(static_cast<size_t>(frontier));
-        work.degree.resize(static_cast<size_t>(frontier));
+        work.reserve_rows(frontier);
         out.indptr.grow((end + 1) * sizeof(int64_t), (begin + 1) * sizeof(int64_t));
         int64_t* indptr = out.indptr.as<int64_t>();
         const int workers = useful_threads(threads, frontier, 1024);
@@ -228,13 +234,13 @@ SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared
             if (i + 32 < frontier) prefetch(indptr_ + nodes[begin + i + 32]);
             const int64_t node = static_cast<int64_t>(nodes[begin + i]);
             const int64_t first = indptr_[node], last = indptr_[node + 1];
-            if (first < 0 || last < first || last > edges_) {
+            if (first < 0 || last < first || last > edges_ || last - first > UINT32_MAX) {
                 error.set("the graph's indptr is corrupt");
                 continue;
             }
             const int64_t degree = last - first;
             work.begin[i] = first;
-            work.degree[i] = degree;
+            work.degree[i] = static_cast<uint32_t>(degree);
             indptr[begin + i + 1] = fanout < 0 ? degree : replace_ ? (degree ? fanout : 0) : std::min(degree, fanout);
         }
         error.rethrow();

@@ -93,11 +93,12 @@ def _bare(data: Dataset, batches: list[Tensor], fanouts: list[int], threads: int
 
 
 _CHILD = """
-import json, sys, headrace as hr
+import json, sys, headrace as hr, torch
 def resident(field):
     with open("/proc/self/status") as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith(field))
 path, threads, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.ones(1 << 20).sum()  # starts torch's own threads
 base = resident("VmRSS:")
 data = hr.open(path)
 size = data.graph.nbytes + data.x.nbytes

@@ -34,15 +34,17 @@ class Row:
 
 
 def time_in_turn(runs: dict[str, Callable[[], object]], *, repeats: int, warmup: int = 1) -> dict[str, float]:
-    """Median seconds of each run. They take turns, so that a slow spell of the machine meets all of them."""
+    """Median seconds of each run. They take turns, so that a slow spell of the machine meets all of them, and each turn
+    begins with another one, so that none always comes after the same one."""
     for _ in range(warmup):
         for run in runs.values():
             run()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
+    names = list(runs)
+    for turn in range(repeats):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
             begin = perf_counter()
-            run()
+            runs[name]()
             seconds[name].append(perf_counter() - begin)
     return {name: statistics.median(s) for name, s in seconds.items()}
 

@@ -38,7 +38,8 @@ def info(
         return
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in facts.items():
-        table.add_row(f"[bold]{name.replace('_', ' ')}[/bold]", f"{value:,}" if isinstance(value, int) else str(value))
+        number = isinstance(value, int) and not isinstance(value, bool)
+        table.add_row(f"[bold]{name.replace('_', ' ')}[/bold]", f"{value:,}" if number else str(value))
     console = Console()
     console.print(table)
     console.print("\n[bold]in-degree[/bold]")
