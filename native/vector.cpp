@@ -171,6 +171,17 @@ template <class V, class P>
 inline void store_as(P* p, V v) {
     __builtin_memcpy(p, &v, sizeof(V));
 }
+// Past the caches, to an address that is a multiple of the vector's size.
+template <class V, class P>
+inline void stream_as(P* p, V v) {
+#if defined(__AVX2__)
+    __m256i parts[sizeof(V) / 32];
+    __builtin_memcpy(parts, &v, sizeof(V));
+    for (unsigned i = 0; i < sizeof(V) / 32; ++i) _mm256_stream_si256(reinterpret_cast<__m256i*>(p) + i, parts[i]);
+#else
+    store_as(p, v);
+#endif
+}
 
 struct F32 {
     using Type = float;
@@ -178,6 +189,7 @@ struct F32 {
     using Vector = Floats;
     static Floats load(const float* p) { return load_as<Floats>(p); }
     static void store(float* p, Floats v) { store_as(p, v); }
+    static void stream(float* p, Floats v) { stream_as(p, v); }
     static float get(const float* p) { return *p; }
     static void put(float* p, float v) { *p = v; }
 };
@@ -188,6 +200,7 @@ struct F64 {
     using Vector = Doubles;
     static Doubles load(const double* p) { return load_as<Doubles>(p); }
     static void store(double* p, Doubles v) { store_as(p, v); }
+    static void stream(double* p, Doubles v) { stream_as(p, v); }
     static double get(const double* p) { return *p; }
     static void put(double* p, double v) { *p = v; }
 };
@@ -210,12 +223,14 @@ struct BF16 {
         return reinterpret_cast<Floats>(__builtin_convertvector(load_as<Halves>(p), Words) << 16);
 #endif
     }
-    static void store(uint16_t* p, Floats v) {  // to nearest, ties to even; NaN stays NaN
+    static Halves packed(Floats v) {  // to nearest, ties to even; NaN stays NaN
         const auto bits = reinterpret_cast<Words>(v);
         const auto rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
         const auto nan = reinterpret_cast<Words>(v != v);
-        store_as(p, __builtin_convertvector((rounded & ~nan) | (nan & 0x7FC0), Halves));
+        return __builtin_convertvector((rounded & ~nan) | (nan & 0x7FC0), Halves);
     }
+    static void store(uint16_t* p, Floats v) { store_as(p, packed(v)); }
+    static void stream(uint16_t* p, Floats v) { stream_as(p, packed(v)); }
     static float get(const uint16_t* p) {
         const uint32_t bits = uint32_t{*p} << 16;
         float v;
@@ -292,6 +307,7 @@ struct F16 {
         for (int i = 0; i < 16; ++i) put(p + i, v[i]);
 #endif
     }
+    static void stream(uint16_t* p, Floats v) { store(p, v); }
 };
 
 template <class Body>
@@ -306,6 +322,7 @@ inline void with_element(Element element, Body body) {
 
 constexpr int kAhead = 32;  // rows requested before they are needed
 constexpr int kTile = 8;    // vectors of one row held in registers
+constexpr int64_t kStreamed = int64_t{64} << 20;  // bytes of output
 
 inline void prefetch_row(const void* row, int64_t bytes) {
     const char* p = static_cast<const char*>(row);
@@ -321,8 +338,19 @@ struct Lookup {
     using S = typename E::Sum;
     using T = typename E::Type;
     const Entries in;
-    const int64_t bytes = in.width * static_cast<int64_t>(sizeof(T));
+    const int64_t bytes;
+    // A large output does not stay in the caches, and streaming it saves reading its lines first. Rows must be whole lines.
+    const bool streaming;
     bool ok = true;
+
+    Lookup(const Entries& entries, const void* out)
+        : in(entries), bytes(in.width * static_cast<int64_t>(sizeof(T))),
+          streaming(bytes % 64 == 0 && reinterpret_cast<uintptr_t>(out) % 64 == 0 && in.rows * bytes >= kStreamed) {}
+    ~Lookup() {
+#if defined(__x86_64__)
+        if (streaming) _mm_sfence();
+#endif
+    }
 
     const T* row(int64_t e) {
         int64_t at = index(e);
@@ -393,13 +421,17 @@ inline void sum_columns(Lookup<E, kind>& lookup, int64_t begin, int64_t end, int
             for (int v = 0; v < N; ++v) sum[v] += E::load(row + at[v]);
         }
     }
-    for (int v = 0; v < N; ++v) E::store(out + at[v], sum[v] * scale);
+    if (lookup.streaming) {
+        for (int v = 0; v < N; ++v) E::stream(out + at[v], sum[v] * scale);
+    } else {
+        for (int v = 0; v < N; ++v) E::store(out + at[v], sum[v] * scale);
+    }
 }
 
 template <class E, Kind kind, int N>
 bool sum_narrow(const Entries& in, int64_t begin, int64_t end, bool mean, typename E::Type* out) {  // one tile a row
     using S = typename E::Sum;
-    Lookup<E, kind> lookup{in};
+    Lookup<E, kind> lookup(in, out);
     const int64_t last = in.width - 64 / static_cast<int64_t>(sizeof(S));
     for (int64_t v = begin; v < end; ++v) {
         const int64_t from = in.indptr[v], to = in.indptr[v + 1];
@@ -426,7 +458,7 @@ bool sum_any(const Entries& in, int64_t begin, int64_t end, bool mean, typename 
             case 7: return sum_narrow<E, kind, 7>(in, begin, end, mean, out);
             case 8: return sum_narrow<E, kind, 8>(in, begin, end, mean, out);
         }
-    Lookup<E, kind> lookup{in};
+    Lookup<E, kind> lookup(in, out);
     for (int64_t v = begin; v < end; ++v) {
         const int64_t from = in.indptr[v], to = in.indptr[v + 1];
         if (from < 0 || to < from || to > in.count) return false;

@@ -502,6 +502,16 @@ def test_one_bad_entry_among_many_is_found_on_every_path(reduce, width, weighted
             aggregate(x, wrong, indices.to(index_dtype), reduce=reduce, weight=weight, threads=2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_large_output_past_the_caches_is_the_same(dtype, threads):
+    rows = (80 << 20) // (64 * torch.empty(0, dtype=dtype).element_size())
+    x = torch.randn(1000, 64).to(dtype)
+    indices = torch.randint(1000, (rows,), dtype=torch.int32)
+    out = hr.kernels.aggregate(x, torch.arange(rows + 1), indices, threads=threads)
+    assert torch.equal(out, x[indices])
+
+
 def test_a_reverse_of_another_graph_is_refused():
     other = hr.Graph.from_edges([0, 1], [1, 0], 7).reverse()
     with pytest.raises(ValueError, match="reverse has 2 entries"):
