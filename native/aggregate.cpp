@@ -79,7 +79,7 @@ template <class Task>
 void for_tasks(const Entries& entries, int threads, Task task) {
     const int64_t rows = entries.rows, work = entries.count + rows;
     threads = useful_threads(threads, work * entries.width, 1 << 14);
-    const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(rows, int64_t{threads} * 64);
+    const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(rows, int64_t{threads} * 256);
     const auto row_at = [&](int64_t i) {
         const int64_t target = cut(work, tasks, i);
         int64_t low = 0, high = rows;
