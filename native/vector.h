@@ -1,5 +1,5 @@
-// The loops that gain from wide registers, compiled once per instruction set (vector.cpp) and chosen at load
-// time (dispatch.cpp). Plain pointers only: this header and vector.cpp must not pull in standard templates.
+// The loops that gain from wide registers, compiled once per instruction set (vector_*.cpp) and chosen at
+// load time (dispatch.cpp). Plain pointers only: this header and those files must not pull in standard templates.
 #pragma once
 
 #include <stdint.h>
