@@ -77,7 +77,9 @@ private:
 // Calls task(begin, end) for ranges of rows of about equal work: entries and rows both count.
 template <class Task>
 void for_tasks(const Entries& entries, int threads, Task task) {
-    const int64_t rows = entries.rows, work = entries.count + rows;
+    // A range of a graph's rows has an indptr that begins anywhere; what it says is checked by the task.
+    const int64_t rows = entries.rows, first = entries.indptr[0];
+    const int64_t work = std::clamp<int64_t>(entries.indptr[rows] - first, 0, entries.count) + rows;
     threads = useful_threads(threads, work * entries.width, 1 << 14);
     const int64_t tasks = threads == 1 ? 1 : std::min<int64_t>(rows, int64_t{threads} * 256);
     const auto row_at = [&](int64_t i) {
@@ -85,7 +87,7 @@ void for_tasks(const Entries& entries, int threads, Task task) {
         int64_t low = 0, high = rows;
         while (low < high) {
             const int64_t middle = (low + high) / 2;
-            entries.indptr[middle] + middle < target ? low = middle + 1 : high = middle;
+            entries.indptr[middle] - first + middle < target ? low = middle + 1 : high = middle;
         }
         return low;
     };

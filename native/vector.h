@@ -52,6 +52,51 @@ struct RowTile {
     int64_t first;             // position within its row of the tile's first neighbour
 };
 
+// What dropout does to elements of x. An element whose 16 random bits are below `dropped` is dropped.
+struct DropoutJob {
+    PhiloxKey key;
+    uint32_t dropped;
+    bool relu;
+    double scale;
+    const void* x;
+    void* out;
+};
+
+// Attention over the entries of a CSR, or of its transpose in the pass over columns; see attend.h. "Sums" are fp64 for fp64 rows,
+// else fp32. Arrays that a pass does not use are null.
+struct Attention {
+    const int64_t* indptr = nullptr;
+    int64_t rows = 0, count = 0;  // rows of indptr, entries of indices
+    Ids indices;
+    Ids position;                 // of the transpose: where each entry stands in the graph itself
+    int64_t columns = 0;          // indices lie below this
+    int64_t own = 0;              // rows below this have one entry for themselves, at their end, and no other
+    int64_t heads = 0, channels = 0;
+    Element element = Element::f32;
+    double slope = 0;             // of the leaky relu, below zero
+    PhiloxKey key{0, 0};
+    uint32_t dropped = 0;         // a coefficient whose random word is below this is dropped
+    double kept = 1;              // what the others are scaled by
+    const char* x = nullptr;
+    const void* source = nullptr;     // sums [columns, heads], or null for pairs
+    const void* target = nullptr;     // sums [rows, heads], or for pairs elements [rows, heads, channels]
+    const void* attention = nullptr;  // sums [heads, channels], for pairs
+    char* out = nullptr;
+    void* peak = nullptr;             // sums [rows, 2, heads]: the largest score, and 1 / the sum of exp(score - largest)
+    const char* grad = nullptr;       // elements [rows, heads, channels]
+    void* facts = nullptr;            // sums [rows, 4, padded heads]: what the pass over columns reads of a row
+    void* grad_target = nullptr;      // like target
+    char* grad_x = nullptr;
+    void* grad_source = nullptr;      // like source
+};
+
+// Heads as they stand in a table with vectors of `lanes` numbers: a power of two, or a multiple of a vector.
+static inline int64_t padded_heads(int64_t heads, int64_t lanes) {
+    int64_t padded = 1;
+    while (padded < heads && padded < lanes) padded *= 2;
+    return padded < heads ? (heads + lanes - 1) / lanes * lanes : padded;
+}
+
 struct VectorTable {
     const char* name;
     // Positions of the neighbours drawn for each row, `take` per row, one row after the other.
@@ -68,6 +113,16 @@ struct VectorTable {
     void (*dot)(Element element, const RowTile& tile, const void* row, const int32_t* where, void* dots);
     // out = accumulator * scale, in the element's type.
     void (*store)(Element element, const void* accumulator, double scale, int64_t width, void* out);
+    // Elements [begin, end), begin being a multiple of 64; see dropout.h.
+    void (*dropout)(Element element, const DropoutJob& job, const void* gate, int64_t begin, int64_t end);
+    // Bytes of zeroed scratch that the three functions below need.
+    int64_t (*attend_scratch)(const Attention& in);
+    // out and peak of rows [begin, end); false on an index out of range. The same holds for the gradients.
+    bool (*attend)(const Attention& in, int64_t begin, int64_t end, char* scratch);
+    // facts and grad_target of rows [begin, end), and the attention's gradient over them.
+    bool (*attend_row_gradient)(const Attention& in, int64_t begin, int64_t end, char* scratch, double* attention);
+    // grad_x and grad_source of columns [begin, end), which are the rows of the transpose.
+    bool (*attend_column_gradient)(const Attention& in, int64_t begin, int64_t end, char* scratch);
 };
 
 // What `draw` needs as scratch for rows that take at most `take` neighbours each.

@@ -1,50 +1,8 @@
 // Drawing neighbours. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
-#include "vector.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "vector_philox.h"
 
 namespace headrace::HEADRACE_LEVEL {
 namespace {
-
-struct Counters {  // blocks to draw, in structure-of-arrays form, eight at a time
-    uint64_t slot_block[8], low[8], high[8];
-};
-
-// Eight blocks of four words, one block after the other.
-void philox8(PhiloxKey key, uint32_t hop, const Counters& in, uint32_t* words) {
-#if defined(__AVX512F__)
-    __m512i c0 = _mm512_loadu_si512(in.slot_block), c1 = _mm512_loadu_si512(in.low);
-    __m512i c2 = _mm512_loadu_si512(in.high), c3 = _mm512_set1_epi64(hop);
-    const __m512i m0 = _mm512_set1_epi64(0xD2511F53u), m1 = _mm512_set1_epi64(0xCD9E8D57u);
-    uint32_t k0 = key.k0, k1 = key.k1;
-    // Lanes hold 32-bit values; what gathers above bit 32 is never read by the multiplication.
-    for (int round = 0; round < 10; ++round) {
-        const __m512i a = _mm512_mul_epu32(m0, c0), b = _mm512_mul_epu32(m1, c2);
-        c0 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(b, 32), c1), _mm512_set1_epi64(k0));
-        c1 = b;
-        c2 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(a, 32), c3), _mm512_set1_epi64(k1));
-        c3 = a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    const __m512i low = _mm512_set1_epi64(0xFFFFFFFF);
-    const __m512i w01 = _mm512_or_si512(_mm512_and_si512(c0, low), _mm512_slli_epi64(c1, 32));
-    const __m512i w23 = _mm512_or_si512(_mm512_and_si512(c2, low), _mm512_slli_epi64(c3, 32));
-    const __m512i first = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
-    const __m512i second = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
-    _mm512_storeu_si512(words, _mm512_permutex2var_epi64(w01, first, w23));
-    _mm512_storeu_si512(words + 16, _mm512_permutex2var_epi64(w01, second, w23));
-#else
-    for (int i = 0; i < 8; ++i) {
-        const PhiloxBlock block =
-            philox(key, static_cast<uint32_t>(in.slot_block[i]), static_cast<uint32_t>(in.low[i]),
-                   static_cast<uint32_t>(in.high[i]), hop);
-        for (int w = 0; w < 4; ++w) words[4 * i + w] = block.word[w];
-    }
-#endif
-}
 
 // Floyd's method for at most 16 of `degree`: slot i draws from 0 .. degree - take + i, and takes that bound
 // itself when the drawn one is taken already.
@@ -119,9 +77,9 @@ void draw(PhiloxKey key, uint32_t hop, bool replace, const DrawRow* rows, int64_
         if (all || row.take == 0 || row.take > 16 || row.degree > kNarrowDegree) continue;
         offset[i] = 4 * (done + filled);
         for (int64_t block = 0; block < (row.take + 3) / 4; ++block) {
-            counters.slot_block[filled] = static_cast<uint64_t>(block);
-            counters.low[filled] = static_cast<uint32_t>(row.node);
-            counters.high[filled] = row.node >> 32;
+            counters.first[filled] = static_cast<uint64_t>(block);
+            counters.second[filled] = static_cast<uint32_t>(row.node);
+            counters.third[filled] = row.node >> 32;
             if (++filled == 8) {
                 philox8(key, hop, counters, words + 4 * done);
                 done += 8;
@@ -130,7 +88,7 @@ void draw(PhiloxKey key, uint32_t hop, bool replace, const DrawRow* rows, int64_
         }
     }
     if (filled) {
-        for (int i = filled; i < 8; ++i) counters.slot_block[i] = counters.low[i] = counters.high[i] = 0;
+        for (int i = filled; i < 8; ++i) counters.first[i] = counters.second[i] = counters.third[i] = 0;
         philox8(key, hop, counters, words + 4 * done);
     }
     for (int64_t i = 0; i < count; ++i) {

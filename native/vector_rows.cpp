@@ -1,188 +1,19 @@
 // Aggregating rows. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
-#include "vector.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "vector_elements.h"
 
 namespace headrace::HEADRACE_LEVEL {
 
 void draw(PhiloxKey, uint32_t, bool, const DrawRow*, int64_t, int64_t*, int64_t*);  // vector_draw.cpp
+void dropout(Element, const DropoutJob&, const void*, int64_t, int64_t);            // vector_dropout.cpp
+int64_t attend_scratch(const Attention&);                                           // vector_attend.cpp
+bool attend(const Attention&, int64_t, int64_t, char*);
+bool attend_row_gradient(const Attention&, int64_t, int64_t, char*, double*);
+bool attend_column_gradient(const Attention&, int64_t, int64_t, char*);
 
 namespace {
 
-typedef float Floats __attribute__((vector_size(64)));
-typedef double Doubles __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
-
-template <class V, class P>
-inline V load_as(const P* p) {
-    V v;
-    __builtin_memcpy(&v, p, sizeof(V));
-    return v;
-}
-template <class V, class P>
-inline void store_as(P* p, V v) {
-    __builtin_memcpy(p, &v, sizeof(V));
-}
-// Past the caches, to an address that is a multiple of the vector's size.
-template <class V, class P>
-inline void stream_as(P* p, V v) {
-#if defined(__AVX2__)
-    __m256i parts[sizeof(V) / 32];
-    __builtin_memcpy(parts, &v, sizeof(V));
-    for (unsigned i = 0; i < sizeof(V) / 32; ++i) _mm256_stream_si256(reinterpret_cast<__m256i*>(p) + i, parts[i]);
-#else
-    store_as(p, v);
-#endif
-}
-
-struct F32 {
-    using Type = float;
-    using Sum = float;
-    using Vector = Floats;
-    static Floats load(const float* p) { return load_as<Floats>(p); }
-    static void store(float* p, Floats v) { store_as(p, v); }
-    static void stream(float* p, Floats v) { stream_as(p, v); }
-    static float get(const float* p) { return *p; }
-    static void put(float* p, float v) { *p = v; }
-};
-
-struct F64 {
-    using Type = double;
-    using Sum = double;
-    using Vector = Doubles;
-    static Doubles load(const double* p) { return load_as<Doubles>(p); }
-    static void store(double* p, Doubles v) { store_as(p, v); }
-    static void stream(double* p, Doubles v) { stream_as(p, v); }
-    static double get(const double* p) { return *p; }
-    static void put(double* p, double v) { *p = v; }
-};
-
-struct BF16 {
-    using Type = uint16_t;
-    using Sum = float;
-    using Vector = Floats;
-    static Floats load(const uint16_t* p) {
-#if defined(__AVX512F__)
-        const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-        return reinterpret_cast<Floats>(_mm512_slli_epi32(wide, 16));
-#elif defined(__AVX2__)
-        __m256i wide[2];
-        for (int i = 0; i < 2; ++i)
-            wide[i] = _mm256_slli_epi32(
-                _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8 * i))), 16);
-        return load_as<Floats>(wide);
-#else
-        return reinterpret_cast<Floats>(__builtin_convertvector(load_as<Halves>(p), Words) << 16);
-#endif
-    }
-    static Halves packed(Floats v) {  // to nearest, ties to even; NaN stays NaN
-        const auto bits = reinterpret_cast<Words>(v);
-        const auto rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-        const auto nan = reinterpret_cast<Words>(v != v);
-        return __builtin_convertvector((rounded & ~nan) | (nan & 0x7FC0), Halves);
-    }
-    static void store(uint16_t* p, Floats v) { store_as(p, packed(v)); }
-    static void stream(uint16_t* p, Floats v) { stream_as(p, packed(v)); }
-    static float get(const uint16_t* p) {
-        const uint32_t bits = uint32_t{*p} << 16;
-        float v;
-        __builtin_memcpy(&v, &bits, 4);
-        return v;
-    }
-    static void put(uint16_t* p, float v) {
-        uint32_t bits;
-        __builtin_memcpy(&bits, &v, 4);
-        *p = v != v ? 0x7FC0 : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-    }
-};
-
-struct F16 {
-    using Type = uint16_t;
-    using Sum = float;
-    using Vector = Floats;
-    static float get(const uint16_t* p) {
-#if defined(__F16C__)
-        return _cvtsh_ss(*p);
-#else
-        const uint32_t h = *p, sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, fraction = h & 0x3FF;
-        uint32_t bits;
-        if (exponent == 31) {
-            bits = sign | 0x7F800000u | fraction << 13;
-        } else if (exponent) {
-            bits = sign | (exponent + 112) << 23 | fraction << 13;
-        } else {  // zero and subnormals are exact multiples of 2^-24
-            const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-            return sign ? -magnitude : magnitude;
-        }
-        float v;
-        __builtin_memcpy(&v, &bits, 4);
-        return v;
-#endif
-    }
-    static void put(uint16_t* p, float v) {
-#if defined(__F16C__)
-        *p = _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT);
-#else
-        uint32_t bits;
-        __builtin_memcpy(&bits, &v, 4);
-        const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
-        if (magnitude >= 0x7F800000u) {
-            *p = static_cast<uint16_t>(sign | (magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u));
-        } else if (magnitude >= 0x477FF000u) {  // rounds past the largest half
-            *p = static_cast<uint16_t>(sign | 0x7C00u);
-        } else if (magnitude >= 0x38800000u) {
-            *p = static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xFFFu + (magnitude >> 13 & 1)) >> 13));
-        } else {  // subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
-            float scaled;
-            __builtin_memcpy(&scaled, &magnitude, 4);
-            scaled += 0.5f;
-            uint32_t half;
-            __builtin_memcpy(&half, &scaled, 4);
-            *p = static_cast<uint16_t>(sign | (half - 0x3F000000u));
-        }
-#endif
-    }
-    static Floats load(const uint16_t* p) {
-#if defined(__AVX512F__)
-        return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-#else
-        Floats v;
-        for (int i = 0; i < 16; ++i) v[i] = get(p + i);
-        return v;
-#endif
-    }
-    static void store(uint16_t* p, Floats v) {
-#if defined(__AVX512F__)
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                            _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
-#else
-        for (int i = 0; i < 16; ++i) put(p + i, v[i]);
-#endif
-    }
-    static void stream(uint16_t* p, Floats v) { store(p, v); }
-};
-
-template <class Body>
-inline void with_element(Element element, Body body) {
-    switch (element) {
-        case Element::f32: return body(F32{});
-        case Element::f64: return body(F64{});
-        case Element::bf16: return body(BF16{});
-        case Element::f16: return body(F16{});
-    }
-}
-
-constexpr int kAhead = 32;  // rows requested before they are needed
 constexpr int kTile = 8;    // vectors of one row held in registers
 constexpr int64_t kStreamed = int64_t{64} << 20;  // bytes of output
-
-inline void prefetch_row(const void* row, int64_t bytes) {
-    const char* p = static_cast<const char*>(row);
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 3);
-}
 
 // The entries of an aggregation, looked up one at a time: addresses are checked before they are used. Plain: no
 // coefficients, no ids, int32 indices, which is the common case and needs the fewest instructions.
@@ -435,6 +266,7 @@ void store(Element element, const void* accumulator, double scale, int64_t width
 }  // namespace
 
 extern const VectorTable table;
-const VectorTable table{HEADRACE_NAME(HEADRACE_LEVEL), draw, sum, max, max_gradient, dot, store};
+const VectorTable table{HEADRACE_NAME(HEADRACE_LEVEL), draw, sum, max, max_gradient, dot, store, dropout,
+                        attend_scratch, attend, attend_row_gradient, attend_column_gradient};
 
 }  // namespace headrace::HEADRACE_LEVEL

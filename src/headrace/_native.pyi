@@ -70,6 +70,49 @@ def weight_gradient(
     where: Any | None,
     threads: int,
 ) -> None: ...
+def dropout(x: Any, out: Any, *, seed: int, dropped: int, scale: float, relu: bool, gate: Any | None, threads: int) -> None: ...
+def keep_freed_memory(keep: bool) -> None: ...
+def attend(
+    x: Any,
+    indptr: Any,
+    indices: Any,
+    out: Any,
+    peak: Any,
+    *,
+    source: Any | None,
+    target: Any,
+    attention: Any | None,
+    slope: float,
+    self_loops: bool,
+    dropout: float,
+    seed: int,
+    threads: int,
+) -> None: ...
+def attend_gradient(
+    grad: Any,
+    out: Any,
+    peak: Any,
+    x: Any,
+    indptr: Any,
+    indices: Any,
+    *,
+    t_indptr: Any | None,
+    t_indices: Any | None,
+    t_position: Any | None,
+    source: Any | None,
+    target: Any,
+    attention: Any | None,
+    grad_x: Any | None,
+    grad_source: Any | None,
+    grad_target: Any | None,
+    grad_attention: Any | None,
+    slope: float,
+    self_loops: bool,
+    dropout: float,
+    seed: int,
+    threads: int,
+) -> None: ...
+def attend_mask(mask: Any, dropout: float, seed: int, threads: int) -> None: ...
 
 class Sampler:
     def __init__(self, indptr: Any, indices: Any, fanouts: list[int], *, replace: bool, hash: bool) -> None: ...

@@ -1,6 +1,20 @@
 """The operations everything else is made of. Each stands beside its plain-torch reference."""
 
 from headrace.kernels._aggregate import aggregate, aggregate_reference
+from headrace.kernels._attend import attend, attend_pairs, attend_pairs_reference, attend_reference
+from headrace.kernels._dropout import draw_seed, dropout, dropout_reference
 from headrace.kernels._gather import gather, gather_reference
 
-__all__ = ["aggregate", "aggregate_reference", "gather", "gather_reference"]
+__all__ = [
+    "aggregate",
+    "aggregate_reference",
+    "attend",
+    "attend_pairs",
+    "attend_pairs_reference",
+    "attend_reference",
+    "draw_seed",
+    "dropout",
+    "dropout_reference",
+    "gather",
+    "gather_reference",
+]

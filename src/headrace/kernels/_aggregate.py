@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_argument, thread_count
+from headrace.kernels import _sparse
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -123,7 +124,7 @@ def _aggregate(
     threads: int,
 ) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu":
-        raise ValueError(f"x is on {x.device}; this kernel runs on CPU tensors")
+        return _elsewhere(x, indptr, indices, weight, ids, reduce)
     rows = len(indptr) - 1
     if rows < 0:
         raise ValueError("indptr must hold at least one element")
@@ -150,6 +151,53 @@ def _aggregate(
             message = _what_is_wrong(x, indices, ids, workers) or message
         raise ValueError(message) from None
     return out, where
+
+
+def _elsewhere(
+    x: Tensor, indptr: Tensor, indices: Tensor, weight: Tensor | None, ids: Tensor | None, reduce: str
+) -> tuple[Tensor, Tensor]:
+    """On another device than the CPU."""
+    given = {"indptr": indptr, "indices": indices, "weight": weight, "ids": ids}
+    for name, tensor in given.items():
+        if tensor is not None and tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device}, x is on {x.device}: move them to one device")
+    x = x.detach() if ids is None else x.detach()[ids.long()]
+    if reduce == "max":
+        return _sparse.max_rows(x, indptr, indices, weight)
+    out = _sparse.sum_rows(x, indptr, indices, weight)
+    if reduce == "mean":
+        out = out / indptr.diff().clamp_min(1).unsqueeze(1).to(out.dtype)
+    return out, x.new_empty((0, x.shape[1]), dtype=torch.int32)
+
+
+def _backward_elsewhere(
+    grad: Tensor,
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    weight: Tensor | None,
+    ids: Tensor | None,
+    where: Tensor,
+    reduce: str,
+    need_x: bool,
+    need_weight: bool,
+) -> tuple[Tensor, Tensor]:
+    wide = _sum_type(x.dtype)
+    columns = x.shape[0] if ids is None else ids.shape[0]
+    share = grad / indptr.diff().clamp_min(1).unsqueeze(1).to(grad.dtype) if reduce == "mean" else grad
+    grad_x, grad_weight = x.new_empty(0), x.new_empty(0, dtype=wide)
+    if need_x:
+        if reduce == "max":
+            grad_x = _sparse.max_gradient(grad, indptr, indices, where, weight, columns)
+        else:
+            begins, targets, order = _sparse.transposed(indptr, indices, columns)
+            grad_x = _sparse.sum_rows(share, begins, targets, None if weight is None else weight[order])
+        if ids is not None:
+            grad_x = torch.zeros_like(x).index_add_(0, ids.long(), grad_x)
+    if need_weight:
+        rows = x if ids is None else x[ids.long()]
+        grad_weight = _sparse.weight_gradient(rows, indptr, indices, share, where if reduce == "max" else None)
+    return grad_x, grad_weight
 
 
 def _what_is_wrong(x: Tensor, indices: Tensor, ids: Tensor | None, threads: int) -> str | None:
@@ -185,6 +233,8 @@ def _aggregate_backward(
     need_weight: bool,
     threads: int,
 ) -> tuple[Tensor, Tensor]:
+    if x.device.type != "cpu":
+        return _backward_elsewhere(grad, x, indptr, indices, weight, ids, where, reduce, need_x, need_weight)
     threads = thread_count(threads or None)
     wide = _sum_type(x.dtype)
     share = indptr.diff().clamp_min(1).to(wide).reciprocal() if reduce == "mean" else None
