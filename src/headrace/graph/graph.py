@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from headrace import _native
 from headrace._arrays import as_ids, as_tensor, first_outside, thread_count
 
 SelfLoops = Literal["keep", "add", "drop"]
+T = TypeVar("T")
 _MOST_NODES = 2**48  # an id beyond this is a mistake, not a node
 
 
@@ -29,7 +32,7 @@ class Graph:
     [0]
     """
 
-    __slots__ = ("__weakref__", "_reverse", "edge_id", "indices", "indptr", "permutation", "weight")
+    __slots__ = ("__weakref__", "_derived", "edge_id", "indices", "indptr", "permutation", "weight")
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Graph:
         self.weight = None if weight is None else as_tensor(weight, "weight")
         self.edge_id = None if edge_id is None else as_ids(edge_id, "edge_id")
         self.permutation = permutation
-        self._reverse: Graph | None = None
+        self._derived: dict[str, Any] = {}
 
     @classmethod
     def from_edges(
@@ -119,15 +122,26 @@ class Graph:
     def num_edges(self) -> int:
         return self.indices.numel()
 
+    # A graph is also the block from all its nodes to all of them.
+    first = 0
+
+    @property
+    def num_src(self) -> int:
+        return self.num_nodes
+
+    @property
+    def num_dst(self) -> int:
+        return self.num_nodes
+
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, the cached reverse not counted."""
+        """Bytes of all arrays, what was derived from them not counted."""
         arrays = (self.indptr, self.indices, self.weight, self.edge_id, self.permutation)
         return sum(a.nbytes for a in arrays if a is not None)
 
-    def degrees(self) -> Tensor:
-        """In-degree of every node.  # -> [num_nodes]"""
-        return self.indptr.diff()
+    def degrees(self, *, loops: bool = True) -> Tensor:
+        """In-degree of every node, without edges from itself if `loops` is False.  # -> [num_nodes]"""
+        return self.indptr.diff() if loops else self.derived("degrees without loops", self._degrees_without_loops)
 
     def neighbours(self, node: int) -> Tensor:
         """The in-neighbours of one node, in order."""
@@ -146,19 +160,37 @@ class Graph:
 
         Its `permutation[i]` is the position in this graph of the reverse's edge i.
         """
-        if self._reverse is None:
-            indptr, indices, where = _native.transpose_csr(
-                self.indptr, self.indices, self.num_nodes, positions=True, threads=thread_count(threads)
-            )
-            position = torch.from_numpy(where)
-            self._reverse = Graph(
-                torch.from_numpy(indptr),
-                torch.from_numpy(indices),
-                weight=None if self.weight is None else self.weight[position],
-                edge_id=None if self.edge_id is None else self.edge_id[position],
-                permutation=position,
-            )
-        return self._reverse
+        return self.derived("reverse", lambda: self._reversed(thread_count(threads)))
+
+    def rows(self, begin: int, end: int) -> RowRange:
+        """Rows `begin` to `end` as a view: a layer computes these nodes from all."""
+        if not 0 <= begin <= end <= self.num_nodes:
+            raise IndexError(f"rows {begin} to {end} are not in a graph of {self.num_nodes} nodes")
+        return RowRange(self, begin, end)
+
+    def derived(self, name: str, make: Callable[[], T]) -> T:
+        """What follows from the graph alone (its reverse, norms of its edges): made once and kept, since a graph never changes."""
+        if name not in self._derived:
+            self._derived[name] = make()
+        found: T = self._derived[name]
+        return found
+
+    def _degrees_without_loops(self) -> Tensor:
+        degrees = self.indptr.diff()
+        target = torch.repeat_interleave(torch.arange(self.num_nodes, dtype=self.indices.dtype), degrees)
+        own = target[self.indices == target]
+        return degrees - torch.bincount(own, minlength=self.num_nodes) if len(own) else degrees
+
+    def _reversed(self, threads: int) -> Graph:
+        indptr, indices, where = _native.transpose_csr(self.indptr, self.indices, self.num_nodes, positions=True, threads=threads)
+        position = torch.from_numpy(where)
+        return Graph(
+            torch.from_numpy(indptr),
+            torch.from_numpy(indices),
+            weight=None if self.weight is None else self.weight[position],
+            edge_id=None if self.edge_id is None else self.edge_id[position],
+            permutation=position,
+        )
 
     def validate(self, *, threads: int | None = None) -> None:
         """Raise ValueError unless every row lies within `indices` and every index names a node."""
@@ -170,6 +202,35 @@ class Graph:
     def __repr__(self) -> str:
         extra = "".join(f", {n}" for n in ("weight", "edge_id", "permutation") if getattr(self, n) is not None)
         return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{extra})"
+
+
+@dataclass(frozen=True, eq=False)
+class RowRange:
+    """A range of a graph's rows: the block from all nodes to nodes `begin` .. `end`. Nothing is copied."""
+
+    graph: Graph
+    begin: int
+    end: int
+
+    @property
+    def indptr(self) -> Tensor:
+        return self.graph.indptr[self.begin : self.end + 1]
+
+    @property
+    def indices(self) -> Tensor:
+        return self.graph.indices
+
+    @property
+    def first(self) -> int:
+        return self.begin
+
+    @property
+    def num_src(self) -> int:
+        return self.graph.num_nodes
+
+    @property
+    def num_dst(self) -> int:
+        return self.end - self.begin
 
 
 def _num_nodes(source: Tensor, target: Tensor, given: int | None, threads: int) -> int:

@@ -18,7 +18,8 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
-    """The dataset `name` from `root`, or from the folder that the environment variable HEADRACE_DATA names.
+    """The dataset `name` from `root`; or from the folder that the environment variable HEADRACE_DATA names; or from the nearest
+    folder `data` or `shared/data`, here or above, that has it.
 
     A dataset is `root/name/name.npz`. What its arrays are called says what it is:
 
@@ -33,9 +34,9 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
 
     Where there are several official splits, `splits` holds the first and `extra` all of them.
     """
-    folder = root if root is not None else os.environ.get("HEADRACE_DATA")
+    folder = root if root is not None else os.environ.get("HEADRACE_DATA") or _nearest(name)
     if folder is None:
-        raise ValueError("say where the data is: hr.load(name, root=...), or set HEADRACE_DATA to the folder")
+        raise ValueError(f"there is no {name!r} in a folder `data` here or above: set HEADRACE_DATA to the folder, or pass root")
     folder = Path(folder)
     file = folder / name / f"{name}.npz"
     if not file.is_file():
@@ -47,6 +48,12 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     data = _reader_of(arrays)(arrays)
     data.info["name"] = name
     return data
+
+
+def _nearest(name: str) -> Path | None:
+    here = Path.cwd()
+    folders = [above / data for above in (here, *here.parents) for data in ("data", "shared/data")]
+    return next((folder for folder in folders if (folder / name / f"{name}.npz").is_file()), None)
 
 
 def _reader_of(arrays: Arrays) -> Callable[[Arrays], Dataset]:

@@ -1,6 +1,6 @@
 """Loaders: batches for training, with PyG's keywords."""
 
-from headrace.loader.batch import Batch
+from headrace.loader.batch import Batch, MovedBatch, WholeBatch
 from headrace.loader.neighbor import NeighborLoader
 
-__all__ = ["Batch", "NeighborLoader"]
+__all__ = ["Batch", "MovedBatch", "NeighborLoader", "WholeBatch"]

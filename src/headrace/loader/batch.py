@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from headrace.graph import Dataset, Graph
+from headrace.kernels import gather
 from headrace.sample import Block, Sample
 from headrace.store import Store
 
@@ -28,6 +31,7 @@ class Batch:
     rows: Store | None = None
     labels: Store | None = None
     index: int = 0  # of the batch in its epoch
+    graph: Graph | None = None  # that was sampled
 
     @property
     def n_id(self) -> Tensor:
@@ -54,6 +58,19 @@ class Batch:
         """Features of all sampled nodes.  # [nodes, d]"""
         return None if self.rows is None else self.rows.gather(self.n_id)
 
+    @property
+    def table(self) -> Tensor | None:
+        """The array that `x` is gathered from, where it is one and `x` is not gathered yet: row i of `x` is `table[n_id[i]]`."""
+        rows: Tensor | None = getattr(self.rows, "rows", None)
+        return None if "x" in self.__dict__ or rows is None or rows.dim() != 2 or not rows.dtype.is_floating_point else rows
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """How many in-neighbours each sampled node has in the whole graph, itself not counted.  # [nodes]"""
+        if self.graph is None:
+            raise ValueError("this batch does not know its graph")
+        return gather(self.graph.degrees(loops=False), self.n_id)
+
     @cached_property
     def y(self) -> Tensor | None:
         """Labels of the seeds.  # [batch_size]"""
@@ -79,5 +96,93 @@ class Batch:
         data.num_nodes = self.n_id.numel()
         return data
 
+    def to(self, device: str | torch.device) -> Batch | MovedBatch:
+        """The batch on a device: blocks, rows and labels."""
+        return self if torch.device(device).type == "cpu" else MovedBatch(self, torch.device(device))
+
     def __repr__(self) -> str:
         return f"Batch({self.index}, {self.sample})"
+
+
+class MovedBatch:
+    """A batch on another device: each part is moved when it is first asked for, and kept."""
+
+    def __init__(self, batch: Batch | WholeBatch, device: torch.device) -> None:
+        self.batch, self.device, self.index, self.batch_size = batch, device, batch.index, batch.batch_size
+        self.table = None
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        moved: list[Block] = []
+        for block in self.batch.blocks:
+            same = moved and moved[-1].num_dst == block.num_dst  # the blocks of a whole graph are one
+            indptr, indices = block.indptr.to(self.device), block.indices.to(self.device)
+            moved.append(moved[-1] if same else Block(indptr, indices, block.num_src))
+        return tuple(moved)
+
+    @cached_property
+    def n_id(self) -> Tensor:
+        return self.batch.n_id.to(self.device)
+
+    @cached_property
+    def degree(self) -> Tensor:
+        return self.batch.degree.to(self.device)
+
+    @cached_property
+    def x(self) -> Tensor | None:
+        return None if self.batch.x is None else self.batch.x.to(self.device, non_blocking=True)
+
+    @cached_property
+    def y(self) -> Tensor | None:
+        return None if self.batch.y is None else self.batch.y.to(self.device)
+
+
+@dataclass(eq=False)
+class WholeBatch:
+    """A whole dataset as one batch, for models of `layers` layers: every node is a seed and every block is the graph."""
+
+    data: Dataset
+    layers: int
+    index: int = 0
+
+    @property
+    def n_id(self) -> Tensor:
+        return torch.arange(self.data.num_nodes)
+
+    @property
+    def blocks(self) -> tuple[Graph, ...]:
+        return (self.data.graph,) * self.layers
+
+    @property
+    def batch_size(self) -> int:
+        return self.data.num_nodes
+
+    @property
+    def x(self) -> Tensor | None:
+        return self.data.x
+
+    @property
+    def y(self) -> Tensor | None:
+        return self.data.y
+
+    @property
+    def table(self) -> None:
+        """None: `x` itself is the array, in order."""
+        return None
+
+    @property
+    def degree(self) -> Tensor:
+        return self.data.graph.degrees(loops=False)
+
+    def to(self, device: str | torch.device) -> WholeBatch | MovedBatch:
+        """The graph, rows and labels on a device."""
+        return self if torch.device(device).type == "cpu" else MovedBatch(self, torch.device(device))
+
+    def to_pyg(self) -> Data:
+        """The same as a PyG `Data`."""
+        from torch_geometric.data import Data
+
+        fields = {"x": self.x, "y": self.y, "edge_index": self.data.graph.edge_index(), "n_id": self.n_id}
+        data = Data(**{name: value for name, value in fields.items() if value is not None})
+        data.num_nodes, data.batch_size = self.data.num_nodes, self.batch_size
+        return data

@@ -106,6 +106,7 @@ class NeighborLoader:
         self.pin_memory = pin_memory and torch.cuda.is_available()
         self.trace = trace
         self.epoch = 0
+        self._first = 0  # batch that the next epoch begins with
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
         if self._dataset is None:
             self._graph = _pyg_graph(data, threads=self.threads)
@@ -126,12 +127,13 @@ class NeighborLoader:
 
     def __iter__(self) -> Iterator[Any]:
         epoch, self.epoch = self.epoch, self.epoch + 1
+        first, self._first = self._first, 0
         # Batches are spread over the threads, one thread each: nothing is shared, nothing waits. Alone, a batch has them all.
         inner = 1 if self.staleness > 0 else self.threads
         stages = [Stage("sample", lambda job: self._sample(job, epoch, inner), threads=min(self.threads, max(self.staleness, 1)))]
         if self.ahead == "rows" or self._dataset is None:
             stages.append(Stage("rows", self._finish))
-        pipeline = Pipeline(self.seeds.batches(epoch), stages, staleness=self.staleness, trace=self.trace)
+        pipeline = Pipeline(self.seeds.batches(epoch, first), stages, staleness=self.staleness, trace=self.trace)
         self._times = pipeline.times
         try:
             for batch in pipeline:
@@ -141,6 +143,12 @@ class NeighborLoader:
                 del batch
         finally:
             self.peak = max(self.peak, pipeline.peak)
+
+    def resume(self, epoch: int, batch: int = 0) -> None:
+        """Let the next iteration be epoch `epoch`, from batch `batch` on: the batches are those that an unbroken run has there."""
+        if epoch < 0 or not 0 <= batch <= len(self):
+            raise ValueError(f"epoch must not be negative and batch be from 0 to {len(self)}, not {epoch} and {batch}")
+        self.epoch, self._first = epoch, batch
 
     def __call__(self, index: Any, *, epoch: int = 0, batch: int = 0) -> Any:
         """One batch: the input nodes at positions `index`, drawn as batch `batch` of `epoch`."""
@@ -167,7 +175,7 @@ class NeighborLoader:
         seeds = self.seeds.nodes[positions]
         ids = self.edge_ids or self._dataset is None
         sample = self.sampler.sample(seeds, epoch, index, edge_ids=ids, threads=threads)
-        batch = Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index)
+        batch = Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph)
         return batch
 
     def _finish(self, batch: Batch) -> Any:

@@ -30,13 +30,13 @@ class Seeds:
         whole, rest = divmod(len(self.nodes), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
-    def batches(self, epoch: int) -> Iterator[tuple[int, Tensor]]:
-        """(index of the batch, positions of its seeds), in order."""
+    def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[int, Tensor]]:
+        """(index of the batch, positions of its seeds), in order, from batch `first` on."""
         order = torch.arange(len(self.nodes))
         if self.shuffle:
             words = _native.random_words(self.seed, epoch, _SHUFFLE, len(self.nodes), 1)
             order = torch.from_numpy(words.argsort(kind="stable"))
-        for index in range(len(self)):
+        for index in range(first, len(self)):
             yield index, order[index * self.batch_size : (index + 1) * self.batch_size]
 
 

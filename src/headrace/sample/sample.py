@@ -22,7 +22,9 @@ class Block:
     indptr: Tensor
     indices: Tensor
     num_src: int
+    degree: Tensor | None = None  # in-degrees of the sources in the whole graph, where a layer asks for them (GCN)
     permutation: None = None
+    first: int = 0  # row i is of source first + i
 
     @property
     def num_dst(self) -> int:

@@ -1,0 +1,71 @@
+"""Datasets by what a user writes: a directory, a known name, or `generate:products?scale=0.05`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from headrace.graph import generate
+from headrace.graph.dataset import Dataset, open_dataset
+from headrace.graph.load import load
+
+_GENERATE = "generate:"
+
+
+def named(spec: str) -> Dataset:
+    """The dataset that `spec` names.
+
+    | spec | |
+    | --- | --- |
+    | `generate:products?scale=0.05` | a preset of `headrace.generate` (products, reddit, papers100M), with its arguments |
+    | `generate:community?nodes=1000&edges=20000` | `headrace.generate.community`, with its arguments |
+    | a directory | what `Dataset.save` or `headrace import` wrote there |
+    | `cora` | `headrace.load("cora")` |
+
+    >>> from headrace.graph.named import named
+    >>> named("generate:community?nodes=100&edges=600&classes=3").num_nodes
+    100
+    """
+    if spec.startswith(_GENERATE):
+        return _generated(spec.removeprefix(_GENERATE))
+    path = Path(spec)
+    if path.exists() or path.is_absolute() or len(path.parts) > 1:
+        return open_dataset(path)
+    try:
+        return load(spec)
+    except (ValueError, FileNotFoundError) as error:
+        raise FileNotFoundError(f"{spec!r} is no directory here, and as a known dataset: {error}") from None
+
+
+def _generated(text: str) -> Dataset:
+    name, _, query = text.partition("?")
+    if name != "community" and name not in generate.PRESETS:
+        known = ", ".join([*generate.PRESETS, "community"])
+        raise ValueError(f"there is nothing to generate called {name!r}: choose one of {known}")
+    make: Callable[..., Dataset] = generate.community if name == "community" else generate.preset
+    accepted = {n: p for n, p in inspect.signature(make, eval_str=True).parameters.items() if n != "name"}
+    given: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in accepted:
+            near = get_close_matches(key, accepted, n=1)
+            raise ValueError(f"{name} has no argument {key!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+        given[key] = _value(key, value, accepted[key].annotation)
+    missing = [n for n, p in accepted.items() if p.default is inspect.Parameter.empty and n not in given]
+    if missing:
+        raise ValueError(f"{name} needs {' and '.join(missing)}: {_GENERATE}{name}?{'&'.join(f'{m}=...' for m in missing)}")
+    return make(**given) if name == "community" else make(name, **given)
+
+
+def _value(key: str, text: str, kind: Any) -> Any:
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if "tuple" in str(kind):
+            return tuple(float(part) for part in text.split(","))
+        return float(text) if kind is float else int(float(text)) if "e" in text.lower() else int(text)
+    except (KeyError, ValueError):
+        raise ValueError(f"{key}={text} cannot be read: give a number" if kind is not bool else f"{key} is true or false") from None

@@ -1,0 +1,9 @@
+"""Convolutions with PyG's names and parameters, and a stack of them."""
+
+from headrace.nn.gat import GATConv
+from headrace.nn.gcn import GCNConv
+from headrace.nn.gin import GINConv
+from headrace.nn.gnn import GNN, Layer
+from headrace.nn.sage import SAGEConv
+
+__all__ = ["GNN", "GATConv", "GCNConv", "GINConv", "Layer", "SAGEConv"]

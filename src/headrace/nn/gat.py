@@ -1,0 +1,121 @@
+"""Graph attention (Velickovic et al., 2018) and its second version (Brody et al., 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.kernels import attend, attend_pairs, draw_seed
+from headrace.nn.init import glorot, uniform, zeros
+from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_first, targets_of
+
+
+class GATConv(nn.Module):
+    """PyG's `GATConv`, or with `v2=True` its `GATv2Conv`: the same parameters, names and initial distribution.
+
+    Attention is one kernel: nothing is stored per edge. Dropout of the coefficients draws from torch's generator once per call.
+
+    >>> import headrace as hr, torch
+    >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> hr.nn.GATConv(8, 4, heads=2)(torch.randn(3, 8), graph).shape
+    torch.Size([3, 8])
+    """
+
+    reads_ids = False  # every source's row is multiplied, so it is gathered in any case
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        bias: bool = True,
+        residual: bool = False,
+        v2: bool = False,
+        share_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        pair = (in_channels, in_channels) if isinstance(in_channels, int) else tuple(in_channels)
+        self.in_channels, self.out_channels, self.heads, self.concat, self.v2 = in_channels, out_channels, heads, concat, v2
+        self.slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
+        width, total = heads * out_channels, out_channels * (heads if concat else 1)
+        if share_weights and not v2:
+            raise ValueError("share_weights belongs to v2=True: GAT's first version has one weight")
+        if v2:
+            self.lin_l = nn.Linear(pair[0], width, bias=bias)
+            self.lin_r = self.lin_l if share_weights else nn.Linear(pair[1], width, bias=bias)
+            self.att = nn.Parameter(torch.empty(1, heads, out_channels))
+        else:
+            if isinstance(in_channels, int):
+                self.lin = nn.Linear(in_channels, width, bias=False)
+            else:
+                self.lin_src = nn.Linear(pair[0], width, bias=False)
+                self.lin_dst = nn.Linear(pair[1], width, bias=False)
+            self.att_src = nn.Parameter(torch.empty(1, heads, out_channels))
+            self.att_dst = nn.Parameter(torch.empty(1, heads, out_channels))
+        self.res = nn.Linear(pair[1], total, bias=False) if residual else None
+        self.bias = nn.Parameter(torch.empty(total)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for name in ("lin", "lin_src", "lin_dst", "lin_l", "lin_r", "res"):
+            if getattr(self, name, None) is not None:
+                glorot(getattr(self, name).weight)
+                uniform(getattr(self, name).bias, getattr(self, name).in_features)
+        for name in ("att_src", "att_dst", "att"):
+            if hasattr(self, name):
+                glorot(getattr(self, name))
+        zeros(self.bias)
+
+    def forward(self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """New rows of the targets.  # [num_src, in] -> [num_dst, heads * out], or [num_dst, out] without `concat`"""
+        where = structure_of(where, x, ids=ids)
+        if ids is not None and not isinstance(x, tuple):
+            x = sources_of(x, where, ids)
+        out = (self._second if self.v2 else self._first)(x, where)
+        out = out.flatten(1) if self.concat else out.mean(dim=1)
+        if self.res is not None:
+            out = out + self.res(targets_of(x, where, None))
+        return out if self.bias is None else out + self.bias
+
+    def _first(self, x: Input, where: Structure) -> Tensor:
+        if hasattr(self, "lin"):
+            rows = self._heads(self.lin(sources_of(x, where, None)))
+            own = self._heads(self.lin(x[1])) if isinstance(x, tuple) else targets_of(rows, where, None)
+        else:
+            rows = self._heads(self.lin_src(sources_of(x, where, None)))
+            own = self._heads(self.lin_dst(targets_of(x, where, None)))
+        rows, indptr, indices = targets_first(rows, where)
+        source = torch.einsum("nhc,hc->nh", rows, self.att_src[0].to(rows.dtype))
+        target = torch.einsum("nhc,hc->nh", own, self.att_dst[0].to(rows.dtype))
+        return attend(rows, indptr, indices, source=source, target=target, **self._how(where, rows))
+
+    def _second(self, x: Input, where: Structure) -> Tensor:
+        rows = self._heads(self.lin_l(sources_of(x, where, None)))
+        if self.lin_r is self.lin_l and not isinstance(x, tuple):
+            own = targets_of(rows, where, None)
+        else:
+            own = self._heads(self.lin_r(targets_of(x, where, None)))
+        rows, indptr, indices = targets_first(rows, where)
+        return attend_pairs(rows, indptr, indices, target=own, attention=self.att[0], **self._how(where, rows))
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, self.heads, self.out_channels)
+
+    def _how(self, where: Structure, rows: Tensor) -> dict[str, Any]:
+        rate = self.dropout if self.training else 0.0
+        return {
+            "slope": self.slope,
+            "self_loops": self.add_self_loops,
+            "dropout": rate,
+            "seed": draw_seed() if rate else 0,
+            "reverse": reverse_of(where, rows),
+        }
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}, v2={self.v2}"

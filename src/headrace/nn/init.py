@@ -1,0 +1,30 @@
+"""Initial values as PyG draws them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def glorot(values: Tensor) -> None:
+    """Uniform within sqrt(6 / (rows + columns)) (Glorot and Bengio, 2010)."""
+    bound = math.sqrt(6 / (values.shape[-2] + values.shape[-1]))
+    with torch.no_grad():
+        values.uniform_(-bound, bound)
+
+
+def uniform(values: Tensor | None, inputs: int) -> None:
+    """Uniform within 1 / sqrt(inputs), as torch draws the bias of a linear map, if there is one."""
+    if values is not None:
+        bound = 1 / math.sqrt(inputs)
+        with torch.no_grad():
+            values.uniform_(-bound, bound)
+
+
+def zeros(values: Tensor | None) -> None:
+    """Nothing but zeros, if there is anything."""
+    if values is not None:
+        with torch.no_grad():
+            values.zero_()

@@ -1,0 +1,79 @@
+"""GraphSAGE (Hamilton et al., 2017): `lin_l(reduce of neighbours) + lin_r(own row)`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headrace.kernels import aggregate
+from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_of, transform_first
+
+
+class SAGEConv(nn.Module):
+    """PyG's `SAGEConv`: the same parameters, names and initial distribution, so that its `state_dict` loads.
+
+    >>> import headrace as hr, torch
+    >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> hr.nn.SAGEConv(8, 4)(torch.randn(3, 8), graph).shape
+    torch.Size([3, 4])
+    """
+
+    reads_ids = True  # can read rows by global id from a feature array, without a copy of them
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        aggr: Literal["mean", "sum", "add", "max"] = "mean",
+        normalize: bool = False,
+        root_weight: bool = True,
+        project: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if aggr not in ("mean", "sum", "add", "max"):
+            raise ValueError(f"aggr must be 'mean', 'sum', 'add' or 'max', not {aggr!r}")
+        self.in_channels = (in_channels, in_channels) if isinstance(in_channels, int) else tuple(in_channels)
+        self.out_channels, self.normalize, self.root_weight, self.project = out_channels, normalize, root_weight, project
+        self.reduce: Literal["mean", "sum", "max"] = "sum" if aggr == "add" else aggr
+        if project:
+            self.lin = nn.Linear(self.in_channels[0], self.in_channels[0])
+        self.lin_l = nn.Linear(self.in_channels[0], out_channels, bias=bias)
+        if root_weight:
+            self.lin_r = nn.Linear(self.in_channels[1], out_channels, bias=False)
+
+    def reset_parameters(self) -> None:
+        for name in ("lin", "lin_l", "lin_r"):
+            if hasattr(self, name):
+                getattr(self, name).reset_parameters()
+
+    def forward(self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None) -> Tensor:
+        """New rows of the targets.  # [num_src, in] -> [num_dst, out]
+
+        With `ids`, source i is row `ids[i]` of `x`: a whole feature array, of which only what the sums need is read.
+        """
+        where = structure_of(where, x, ids=ids)
+        if self.project:
+            x, ids = (torch.relu(self.lin(sources_of(x, where, ids))), targets_of(x, where, ids)), None
+        sources = x[0] if isinstance(x, tuple) else x
+        if self.reduce != "max" and transform_first(where, *self.lin_l.weight.shape[::-1]):
+            out = self._sum(F.linear(sources_of(x, where, ids), self.lin_l.weight), where, None)
+            if self.lin_l.bias is not None:
+                out = out + self.lin_l.bias
+            if self.root_weight:
+                out = out + self.lin_r(targets_of(x, where, ids))
+        elif self.root_weight:  # one product of the two halves side by side
+            both = torch.cat([self._sum(sources, where, ids), targets_of(x, where, ids)], dim=1)
+            out = F.linear(both, torch.cat([self.lin_l.weight, self.lin_r.weight], dim=1), self.lin_l.bias)
+        else:
+            out = self.lin_l(self._sum(sources, where, ids))
+        return F.normalize(out, dim=-1) if self.normalize else out
+
+    def _sum(self, x: Tensor, where: Structure, ids: Tensor | None) -> Tensor:
+        return aggregate(x, where.indptr, where.indices, reduce=self.reduce, ids=ids, reverse=reverse_of(where, x))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels[0]}, {self.out_channels}, aggr={self.reduce!r}"
