@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := CMakeLists.txt pyproject.toml constraints.txt $(wildcard native/*)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow test-gpu lint format clean
 
 demo: .venv/ready
 	$(BIN)/headrace demo
@@ -14,6 +14,9 @@ test: lint
 
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -q -m slow
+
+test-gpu: .venv/ready
+	$(BIN)/python -m pytest -q -m gpu tests/gpu
 
 lint: .venv/ready
 	$(BIN)/ruff check .

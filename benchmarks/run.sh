@@ -5,6 +5,6 @@ set -euo pipefail
 out=${1:?usage: benchmarks/run.sh OUT [--scale 1 ...]}
 shift
 mkdir -p "$out"
-for name in sampling gather aggregate loader; do
+for name in sampling gather aggregate loader train; do
   "${PYTHON:-python3}" -m headrace bench "$name" --json "$@" > "$out/$name.json"
 done

@@ -67,13 +67,27 @@ def test_an_unknown_benchmark_is_named():
     assert "speed" in result.output
 
 
-def test_demo_loads_an_epoch():
-    result = runner.invoke(app, ["demo", "--nodes", "3000"])
+def test_bench_train_times_a_step_and_its_parts_beside_the_products_alone():
+    result = runner.invoke(app, ["bench", "train", "--scale", "0.002", "--batches", "2", "--repeats", "1", "--json"])
     assert result.exit_code == 0, result.output
-    assert "sampled edges" in result.output
+    rows = {row["case"].rpartition(", ")[2]: row for row in json.loads(result.stdout)}
+    for kind in ("fp32", "bf16"):
+        assert 0 < rows[kind]["limit"] < rows[kind]["ours"]
+    parts = sum(rows[f"part: {part}"]["ours"] for part in ("wait", "forward", "backward", "step"))
+    assert parts <= 1.2 * rows["fp32"]["ours"]
+    assert 0 < rows["after 4 steps"]["ours"] <= 1
+
+
+def test_demo_trains_a_model_and_writes_a_report(tmp_path):
+    run = tmp_path / "run"
+    result = runner.invoke(app, ["demo", "--nodes", "3000", "--epochs", "2", "--out", str(run)])
+    assert result.exit_code == 0, result.output
+    for text in ("test accuracy", "best possible accuracy", "epoch", "where the time went"):
+        assert text in result.output
+    assert (run / "report.html").is_file()
 
 
 def test_the_command_is_installed():
     done = subprocess.run([sys.executable, "-m", "headrace", "--help"], capture_output=True, text=True, check=True)
-    for command in ("import", "info", "bench", "demo"):
+    for command in ("import", "info", "bench", "train", "predict", "report", "demo"):
         assert command in done.stdout

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from headrace.bench import aggregate, gather, loader, sampling
+from headrace.bench import aggregate, gather, loader, sampling, train
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
@@ -11,6 +11,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "gather": gather.run,
     "aggregate": aggregate.run,
     "loader": loader.run,
+    "train": train.run,
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

@@ -23,11 +23,12 @@ class Row:
 
     @property
     def higher_is_better(self) -> bool:
-        return self.unit.endswith("/s")
+        return self.unit.endswith("/s") or self.unit == "share"
 
     def against(self, other: float) -> float:
         """How many times better ours is than another figure of this row."""
-        return self.ours / other if self.higher_is_better else other / self.ours
+        better, worse = (self.ours, other) if self.higher_is_better else (other, self.ours)
+        return better / worse if worse else float("inf")
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from time import perf_counter
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -81,3 +83,151 @@ def dgl_sampler(data: Dataset, fanouts: list[int]) -> Callable[[Tensor], Sampled
         return sum(b.num_edges() for b in blocks), len(nodes)
 
     return sample
+
+
+class Training(Protocol):
+    """A system that trains: an epoch at a time, with its times by part and its weights as `0.lin_l.weight`, ..."""
+
+    def epoch(self) -> None: ...
+
+    def parts(self) -> dict[str, float]: ...
+
+    def weights(self) -> dict[str, Tensor]: ...
+
+
+class _Timed:
+    """Seconds of the last epoch by part."""
+
+    def __init__(self) -> None:
+        self.times: list[dict[str, float]] = []
+
+    def begin(self) -> None:
+        self.times.append({})
+        self.last = perf_counter()
+
+    def mark(self, part: str) -> None:
+        now = perf_counter()
+        self.times[-1][part] = self.times[-1].get(part, 0.0) + now - self.last
+        self.last = now
+
+    def median(self) -> dict[str, float]:
+        later = self.times[1:] or self.times
+        return {part: statistics.median(t[part] for t in later) for part in later[0]}
+
+
+class PygTraining:
+    """PyG's own `GraphSAGE` and loader, cut down layer by layer as its documentation advises (trim_to_layer)."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        weights: dict[str, Tensor],
+        fanouts: Sequence[int],
+        batch: int,
+        hidden: int,
+        dropout: float,
+        rate: float,
+    ) -> None:
+        from torch_geometric.loader import NeighborLoader
+        from torch_geometric.nn import GraphSAGE
+
+        self.model: Any = GraphSAGE(data.num_features, hidden, len(fanouts), data.num_classes, dropout=dropout)
+        self.model.load_state_dict(weights)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate)
+        self.loader: Any = NeighborLoader(
+            pyg_data(data), list(fanouts), input_nodes=data.splits["train"], batch_size=batch, shuffle=True, is_sorted=True
+        )
+        self.timed = _Timed()
+
+    def rows(self, batch: Any) -> Tensor:
+        """The model's rows of a batch's seeds, as in evaluation."""
+        self.model.eval()
+        out: Tensor = self._forward(batch)
+        self.model.train()
+        return out
+
+    def epoch(self) -> None:
+        self.timed.begin()
+        for batch in self.loader:
+            self.timed.mark("wait")  # its loader samples and gathers here: without workers, which slow it down (peers_cpu)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = torch.nn.functional.cross_entropy(self._forward(batch), batch.y[: batch.batch_size])
+            self.timed.mark("forward")
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.timed.mark("backward")
+            self.optimizer.step()
+            self.timed.mark("step")
+
+    def parts(self) -> dict[str, float]:
+        return self.timed.median()
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name.removeprefix("convs."): w for name, w in self.model.state_dict().items()}
+
+    def _forward(self, batch: Any) -> Tensor:
+        sizes = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
+        out: Tensor = self.model(batch.x, batch.edge_index, **sizes)[: batch.batch_size]
+        return out
+
+
+class DglTraining:
+    """DGL's `SAGEConv` on its sampled blocks."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        weights: dict[str, Tensor],
+        fanouts: Sequence[int],
+        batch: int,
+        hidden: int,
+        dropout: float,
+        rate: float,
+    ) -> None:
+        import dgl
+
+        assert data.x is not None
+        assert data.y is not None
+        self.x, self.y, self.seeds, self.batch = data.x, data.y, data.splits["train"], batch
+        self.graph = dgl_graph(data)
+        self.sampler = dgl.dataloading.NeighborSampler(list(fanouts)[::-1])
+        widths = [data.num_features, *[hidden] * (len(fanouts) - 1), data.num_classes]
+        self.convs: Any = torch.nn.ModuleList([dgl.nn.SAGEConv(widths[i], widths[i + 1], "mean") for i in range(len(fanouts))])
+        with torch.no_grad():
+            conv: Any
+            for i, conv in enumerate(self.convs):
+                conv.fc_neigh.weight.copy_(weights[f"convs.{i}.lin_l.weight"])
+                conv.fc_self.weight.copy_(weights[f"convs.{i}.lin_r.weight"])
+                conv.fc_self.bias.copy_(weights[f"convs.{i}.lin_l.bias"])
+        self.dropout = torch.nn.Dropout(dropout)
+        self.optimizer = torch.optim.Adam(self.convs.parameters(), lr=rate)
+        self.timed = _Timed()
+
+    def epoch(self) -> None:
+        self.timed.begin()
+        for seeds in torch.split(self.seeds[torch.randperm(len(self.seeds))], self.batch):
+            nodes, _, blocks = self.sampler.sample_blocks(self.graph, seeds)
+            self.timed.mark("wait")
+            x = self.x[nodes]
+            self.timed.mark("gather")
+            self.optimizer.zero_grad(set_to_none=True)
+            for i, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
+                x = conv(block, x)
+                if i + 1 < len(self.convs):
+                    x = self.dropout(torch.relu(x))
+            loss = torch.nn.functional.cross_entropy(x, self.y[seeds])
+            self.timed.mark("forward")
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.timed.mark("backward")
+            self.optimizer.step()
+            self.timed.mark("step")
+
+    def parts(self) -> dict[str, float]:
+        return self.timed.median()
+
+    def weights(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for i, conv in enumerate(self.convs):
+            found[f"{i}.lin_l.weight"] = conv.fc_neigh.weight.detach()
+            found[f"{i}.lin_l.bias"] = conv.fc_self.bias.detach()
+            found[f"{i}.lin_r.weight"] = conv.fc_self.weight.detach()
+        return found

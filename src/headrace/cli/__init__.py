@@ -6,6 +6,9 @@ from headrace.cli.bench import bench
 from headrace.cli.demo import demo
 from headrace.cli.import_ import import_command
 from headrace.cli.info import info
+from headrace.cli.predict import predict
+from headrace.cli.report import report
+from headrace.cli.train import train
 
 app = typer.Typer(
     name="headrace",
@@ -17,6 +20,9 @@ app = typer.Typer(
 app.command("import")(import_command)
 app.command("info")(info)
 app.command("bench")(bench)
+app.add_typer(train)
+app.command("predict")(predict)
+app.command("report")(report)
 app.command("demo")(demo)
 
 

@@ -12,30 +12,47 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 
+from headrace.cli.config import read_config
+
 T = TypeVar("T")
+_LISTS = (tuple[str, ...], tuple[int, ...])
 
 
-def takes(options: type[T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(options: type[T], *, config: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of `function(..., options: T)`: every field of the dataclass that has a help line becomes an option.
 
-    A field without a default becomes an argument. A field of type `tuple[str, ...]` is given as a comma-separated list.
+    A field without a default becomes an argument. A field of type `tuple[str, ...]` or `tuple[int, ...]` is given as a
+    comma-separated list. With `config`, `--config file.toml` gives the same names; what stands on the command line wins. A function
+    that has a parameter `given` is also told the values that somebody chose, in either place.
     """
     hints = get_type_hints(options)
     fields = [f for f in dataclasses.fields(options) if "help" in f.metadata]  # type: ignore[arg-type]
 
     def wrap(function: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "options"]
+        signature = inspect.signature(function, eval_str=True).parameters
+        own = [p for p in signature.values() if p.name not in ("options", "given")]
 
-        def command(**given: Any) -> None:
-            values = {f.name: _value(hints[f.name], given.pop(f.name)) for f in fields}
+        def command(context: typer.Context, **given: Any) -> None:
+            values = {f.name: given.pop(f.name) for f in fields}
+            chosen: dict[str, Any] = {}
             try:
-                chosen = options(**values)
-            except ValueError as error:
+                if config and given.pop("config") is not None:
+                    chosen = read_config(context.params["config"], options)
+                chosen |= {n: _value(hints[n], v) for n, v in values.items() if context.get_parameter_source(n).name != "DEFAULT"}  # type: ignore[union-attr]
+                made = options(**({n: _value(hints[n], v) for n, v in values.items()} | chosen))
+            except (ValueError, OSError) as error:
                 raise refused(str(error), options) from None
-            function(**given, options=chosen)
+            function(**given, options=made, **({"given": chosen} if "given" in signature else {}))
 
-        parameters = [_parameter(field, hints[field.name]) for field in fields]
+        parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
         parameters += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        parameters += [_parameter(field, hints[field.name]) for field in fields]
+        if config:
+            text = "a TOML file of options, by the names below with _ for -; the command line wins"
+            kind = Annotated[Path | None, typer.Option("--config", help=text)]
+            parameters.insert(
+                1 + len(own), inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            )
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__doc__, command.__name__ = function.__doc__, function.__name__
         return command
@@ -60,14 +77,14 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
         argument: Any = Annotated[kind, typer.Argument(help=text, show_default=False)]  # type: ignore[valid-type]
         return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=argument)
     name = f"--{field.name.replace('_', '-')}"  # said outright, so that a flag has no --no- form
-    default = (",".join(field.default) or None) if hint == tuple[str, ...] else field.default
+    default = (",".join(map(str, field.default)) or None) if hint in _LISTS else field.default
     option: Any = Annotated[kind, typer.Option(name, help=text, metavar=choices)]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
 
 
 def _given_as(hint: Any) -> Any:
     """The type typer is told of."""
-    if hint == tuple[str, ...]:
+    if hint in _LISTS:
         return str | None
     if hint == tuple[Path, ...]:
         return list[Path]
@@ -79,6 +96,10 @@ def _given_as(hint: Any) -> Any:
 
 
 def _value(hint: Any, given: Any) -> Any:
-    if hint == tuple[str, ...]:
-        return tuple(part.strip() for part in (given or "").split(",") if part.strip())
-    return tuple(given) if isinstance(given, list) else given
+    if hint not in _LISTS:
+        return tuple(given) if isinstance(given, list) else given
+    parts = [part.strip() for part in (given or "").split(",") if part.strip()]
+    try:
+        return tuple(int(part) for part in parts) if hint == tuple[int, ...] else tuple(parts)
+    except ValueError:
+        raise ValueError(f"{given!r} is no list of whole numbers: write them with commas between, as in 15,10,5") from None

@@ -1,0 +1,160 @@
+"""A run on a terminal: progress, loss and accuracy, throughput, who waits for whom, and memory."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from headrace.train import StepEvent, Watcher
+from headrace.train.clock import process_memory
+
+_BARS = "▁▂▃▄▅▆▇█"
+_PARTS = {"wait": "yellow", "gather": "cyan", "forward": "green", "backward": "blue", "step": "magenta", "validate": "white"}
+
+
+class LiveView(Watcher):
+    """Redraws a few times a second, from the training thread's own events: nothing runs beside it but the redraw."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live: Live | None = None
+        self.bars = Progress(
+            TextColumn("{task.description:>8}"),
+            BarColumn(None),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            expand=True,
+        )
+        self.title = ""
+        self.epochs: list[dict[str, Any]] = []
+        self.losses: deque[float] = deque(maxlen=400)
+        self.recent: deque[tuple[float, StepEvent]] = deque(maxlen=200)
+        self.clock: dict[str, float] = {}
+        self.best: float | None = None
+
+    def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
+        data, options = header["dataset"], header["options"]
+        self.title = (
+            f"{options.get('model', header['task'])} · {header['parameters'] or 0:,} parameters · "
+            f"{data['spec'] or data['name'] or 'dataset'}: {data['nodes']:,} nodes, {data['edges']:,} edges · "
+            f"seed {options['seed']}"
+        )
+        self.best = data["best_accuracy"]
+        self.epochs.clear()
+        self.losses.clear()
+        self.recent.clear()
+        for task in list(self.bars.task_ids):
+            self.bars.remove_task(task)
+        self.epoch_bar = self.bars.add_task("epochs", total=epochs, completed=epoch)
+        self.batch_bar = self.bars.add_task("batches", total=batches, completed=batch)
+        self.check_bar = self.bars.add_task("validate", total=1, visible=False)
+        if self.live is None:
+            self.live = Live(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
+            self.live.start()
+
+    def step(self, event: StepEvent, clock: dict[str, float]) -> None:
+        self.losses.append(event.loss)
+        self.recent.append((time.monotonic(), event))
+        self.clock = dict(clock)
+        self.bars.update(self.batch_bar, completed=event.batch)
+        self.bars.update(self.check_bar, visible=False)
+
+    def validating(self, done: int, total: int) -> None:
+        self.bars.update(self.check_bar, completed=done, total=total, visible=True)
+
+    def epoch(self, facts: dict[str, Any]) -> None:
+        self.epochs.append(facts)
+        self.bars.update(self.epoch_bar, completed=facts["epoch"] + 1)
+        self.bars.update(self.check_bar, visible=False)
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def close(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def _view(self) -> RenderableType:
+        return Panel(Group(self.bars, self._figures(), self._waits()), title=Text(self.title), title_align="left")
+
+    def _figures(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", justify="right", min_width=8)
+        table.add_column()
+        if self.losses:
+            table.add_row("loss", f"{self.losses[-1]:.4f}  {sparkline(list(self.losses))}")
+        recent = list(self.recent)  # a copy: the training thread goes on while this one draws
+        if recent:
+            seeds = sum(e.seeds for _, e in recent)
+            accuracy = sum(e.accuracy * e.seeds for _, e in recent) / max(seeds, 1)
+            line = f"train {100 * accuracy:.2f} %"
+            validated = [e["val_accuracy"] for e in self.epochs if e["val_accuracy"] is not None]
+            if validated:
+                line += f"   val {100 * validated[-1]:.2f} % (best {100 * max(validated):.2f} %)"
+            if self.best is not None:
+                line += f"   best possible {100 * self.best:.2f} %"
+            table.add_row("accuracy", line)
+        table.add_row("speed", _speed(recent))
+        memory = process_memory()
+        line = f"{memory['resident'] / 2**30:.2f} GiB resident, {memory['peak'] / 2**30:.2f} GiB at most"
+        if self.epochs and "buffers" in self.epochs[-1]["memory"]:
+            held = self.epochs[-1]["memory"]
+            line += f"; data {held['data'] / 2**30:.2f}, batch buffers {held['buffers'] / 2**30:.2f}"
+        table.add_row("memory", line)
+        return table
+
+    def _waits(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", justify="right", min_width=8)
+        table.add_column()
+        total = sum(self.clock.values())
+        if total:
+            bar, words = Text(), []
+            for part, colour in _PARTS.items():
+                share = self.clock.get(part, 0.0) / total
+                bar.append("█" * round(40 * share), style=colour)
+                if share >= 0.005:
+                    words.append(f"[{colour}]{part}[/] {100 * share:.0f} %")
+            table.add_row("time", bar)
+            table.add_row("", "   ".join(words))
+        for stage in self.epochs[-1]["stages"] if self.epochs else []:
+            whole = max(stage["busy"] + stage["starved"] + stage["held"], 1e-9)
+            busy, starved, held = (100 * stage[k] / whole for k in ("busy", "starved", "held"))
+            name = "training" if stage["name"] == "consumer" else stage["name"]
+            table.add_row(name, f"busy {busy:.0f} %, waits for input {starved:.0f} %, held back {held:.0f} %")
+        return table
+
+
+def _speed(recent: list[tuple[float, StepEvent]]) -> str:
+    if len(recent) < 2:
+        return "..."
+    (begin, _), (end, _) = recent[0], recent[-1]
+    seconds = max(end - begin, 1e-9)
+    events = [e for _, e in recent][1:]
+    line = f"{sum(e.seeds for e in events) / seconds:,.0f} seeds/s"
+    edges, read = sum(e.edges for e in events), sum(e.bytes for e in events)
+    if edges:
+        line += f"   {edges / seconds / 1e6:.2f} M sampled edges/s   {read / seconds / 1e9:.2f} GB/s of features"
+    return line
+
+
+def sparkline(values: list[float], width: int = 40) -> str:
+    """A row of bars, as many as `width`, each the mean of its share of the values."""
+    size = max(len(values) / width, 1)
+    means = []
+    for i in range(min(width, len(values))):
+        part = values[int(i * size) : max(int((i + 1) * size), int(i * size) + 1)]
+        means.append(sum(part) / len(part))
+    low, high = min(means), max(means)
+    return "".join(_BARS[round((m - low) / (high - low) * 7) if high > low else 0] for m in means)

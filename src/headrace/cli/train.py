@@ -1,0 +1,117 @@
+"""`headrace train`: a recipe per subcommand."""
+
+from __future__ import annotations
+
+import json as json_module
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.cli.lines import Lines
+from headrace.cli.live import LiveView
+from headrace.cli.options import refused, takes
+from headrace.graph import Dataset
+from headrace.graph.named import named
+from headrace.train import CheckpointError, NodeOptions, NodeResult, Run, Watcher
+from headrace.train import node as train_node
+from headrace.train.options import as_plain, from_plain
+from headrace.train.run import next_name
+
+train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
+
+DATASET = "a dataset directory, a known name (cora), or generate:products?scale=0.05"
+
+
+@train.command("node")
+@takes(NodeOptions, config=True)
+def node(
+    options: NodeOptions,
+    given: dict[str, Any],
+    dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-MODEL-1, -2, ...)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
+) -> None:
+    """Train a model to classify nodes.
+
+    Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with the accuracy on the
+    test nodes. Ctrl-C writes a checkpoint and says how to go on.
+    """
+    watcher = make_watcher()
+    try:
+        if resume:
+            if out is None:
+                raise ValueError("resume goes on with the run at out: say which, with --out")
+            options = from_plain(NodeOptions, {**Run(out).header["options"], **given})
+        data = named(dataset)
+        place = out if out is not None else next_name(Path("runs"), f"{short_name(dataset)}-{options.model}")
+        result = run_node(data, options, place, dataset, watcher, resume=resume)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except (ValueError, OSError, CheckpointError, FloatingPointError) as error:
+        raise refused(str(error), NodeOptions) from None
+    if json:
+        print(json_module.dumps({**result.summary(), "options": as_plain(options), "dataset": dataset}))
+    else:
+        show_result(result, data)
+
+
+def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher: Watcher, *, resume: bool = False) -> NodeResult:
+    """Train; on Ctrl-C say how to go on."""
+    try:
+        return train_node(data, options=options, out=out, resume=resume, watcher=watcher, spec=spec)
+    except KeyboardInterrupt:
+        watcher.close()
+        command = shlex.join(["headrace", "train", "node", spec, "--out", str(out), "--resume"])
+        typer.echo(f"interrupted; a checkpoint is in {out}. To go on:\n  {command}", err=True)
+        raise
+    finally:
+        watcher.close()
+
+
+def make_watcher() -> Watcher:
+    """A live view on a terminal, lines elsewhere; on standard error in either case."""
+    console = Console(stderr=True)
+    return LiveView(console) if console.is_terminal else Lines()
+
+
+def show_result(result: NodeResult, data: Dataset) -> None:
+    """A table of how good the model is and where the time went."""
+    assert result.run is not None
+    table = Table(show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    for name, values in (("test accuracy", result.test_accuracy), ("validation accuracy", result.val_accuracy)):
+        if values:
+            summary = result.summary()[name.replace("validation", "val").replace(" ", "_")]
+            more = f" ± {100 * summary['std']:.2f} over {len(values)} runs" if len(values) > 1 else ""
+            table.add_row(name, f"{100 * summary['mean']:.2f} %{more}")
+    best = data.info.get("best_accuracy")
+    if isinstance(best, float):
+        table.add_row("best possible accuracy", f"{100 * best:.2f} % (the rest of the labels is noise)")
+    runs = sorted(result.run.glob("repeat-*")) or [result.run]
+    epochs = [line for run in runs for line in Run(run).metrics("epoch")]
+    if epochs:
+        seconds = sorted(e["epoch_seconds"] for e in epochs)
+        table.add_row("epoch", f"{seconds[len(seconds) // 2]:.2f} s (median of {len(epochs)})")
+        total = max(sum(seconds), 1e-9)
+        parts: dict[str, float] = {}
+        for e in epochs:
+            for part, spent in e["time"].items():
+                parts[part] = parts.get(part, 0.0) + spent
+        shares = sorted(parts.items(), key=lambda item: -item[1])
+        words = [f"{part} {100 * spent / total:.0f} %" for part, spent in shares if spent > 0.005 * total]
+        table.add_row("where the time went", ", ".join(words))
+        table.add_row("peak memory", f"{max(e['memory']['peak'] for e in epochs) / 2**20:,.0f} MiB")
+    table.add_row("in all", f"{result.seconds:.1f} s")
+    table.add_row("run", f"{result.run}   (headrace report {result.run})")
+    Console().print(table)
+
+
+def short_name(spec: str) -> str:
+    """A name for a run from what its dataset is called."""
+    return spec.removeprefix("generate:").partition("?")[0].rstrip("/").split("/")[-1] or "run"

@@ -1,0 +1,66 @@
+"""Checkpoints: written aside, flushed and renamed, so that there is always a whole one."""
+
+from __future__ import annotations
+
+import os
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+from zipfile import ZipFile
+
+import torch
+
+FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read; the message says why and what is safe."""
+
+
+def save_checkpoint(path: Path, state: dict[str, Any], log: BinaryIO | None = None) -> None:
+    """Replace the checkpoint at `path`. What was there stays whole until the new one, and the `log` it counts on, is on the disk."""
+    data = BytesIO()
+    torch.save({"format": FORMAT, **state}, data)
+    try:
+        if log is not None:
+            os.fsync(log.fileno())
+        write_whole(path, data.getbuffer())
+    except OSError as error:
+        kept = f"; the one before is whole ({path})" if path.exists() else ""
+        raise CheckpointError(f"the checkpoint could not be written: {error.strerror or error}{kept}") from error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The state that was saved. Only tensors and plain values are read: a file from elsewhere cannot run code."""
+    if not path.exists():
+        raise CheckpointError(f"there is no checkpoint at {path}")
+    try:
+        with ZipFile(path) as archive:  # torch does not look at the checksums that it writes
+            if (part := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {part} is wrong")
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        found = state.pop("format")
+    except Exception as error:  # torch has no one error for a file it cannot read
+        raise CheckpointError(f"{path} is damaged or no checkpoint: {error}") from None
+    if found != FORMAT:
+        raise CheckpointError(f"{path} has format {found}; this version of Headrace reads format {FORMAT}")
+    return state
+
+
+def write_whole(path: Path, data: bytes | memoryview) -> None:
+    """Write a file so that it is there whole or not at all: aside, flushed to the disk, renamed."""
+    aside = path.with_name(path.name + ".new")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,81 @@
+"""Data that cannot be trained on, found before it is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace.graph import Dataset
+
+_SPLITS = ("train", "val", "test")
+_CHUNK = 1 << 18  # rows looked at a time
+_MOST = 8 << 30  # bytes of features that are all looked at; of more, every so many rows
+
+
+def check_node_data(data: Dataset) -> None:
+    """Raise ValueError unless `data` has features, labels that fit, and a training split to learn from."""
+    if data.x is None:
+        raise ValueError("this dataset has no features: node classification needs x")
+    if data.y is None:
+        raise ValueError("this dataset has no labels: node classification needs y")
+    if data.x.dim() != 2:
+        raise ValueError(f"features must be a row per node; x has shape {list(data.x.shape)}")
+    if not data.x.dtype.is_floating_point:
+        raise ValueError(f"features must be floating-point numbers, not {data.x.dtype}: convert x with .float()")
+    for name in _SPLITS:
+        _check_split(data, name)
+    _check_labels(data)
+    _check_features(data.x)
+
+
+def _check_split(data: Dataset, name: str) -> None:
+    ids = data.splits.get(name)
+    if ids is None or len(ids) == 0:
+        if name == "train":
+            state = "empty" if ids is not None else "missing"
+            there = ", ".join(f"{n} ({len(i)})" for n, i in data.splits.items()) or "none"
+            raise ValueError(f"the split 'train' is {state}: there is nothing to learn from (splits: {there})")
+        if ids is not None:
+            raise ValueError(f"the split {name!r} is empty: give it nodes, or leave it out")
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= data.num_nodes:
+        raise ValueError(f"the split {name!r} holds ids from {low} to {high}, but there are nodes 0 to {data.num_nodes - 1}")
+
+
+def _check_labels(data: Dataset) -> None:
+    y = data.y
+    assert y is not None
+    if y.dim() == 2:
+        values = y.float() if y.dtype == torch.bool else y
+        if bool(((values != 0) & (values != 1)).any()):
+            raise ValueError("labels of several columns must be 0 or 1")
+        return
+    if y.dtype.is_floating_point:
+        raise ValueError(f"labels must be class numbers, not {y.dtype}")
+    classes = data.num_classes
+    for name in _SPLITS:
+        if name not in data.splits:
+            continue
+        ids = data.splits[name]
+        labels = y[ids]
+        wrong = ((labels < 0) | (labels >= classes)).nonzero().flatten()
+        if len(wrong):
+            node = int(ids[wrong[0]])
+            raise ValueError(
+                f"labels out of range: {len(wrong)} nodes of split {name!r} have labels that are not from 0 to {classes - 1} "
+                f"(node {node} has {int(y[node])})"
+            )
+
+
+def _check_features(x: Tensor) -> None:
+    step = max(1, -(-x.nbytes // _MOST))
+    for begin in range(0, len(x), _CHUNK):
+        part = x[begin : begin + _CHUNK : step]
+        if bool(torch.isfinite(part.float().sum())):
+            continue
+        bad = ~torch.isfinite(part)
+        if bool(bad.any()):
+            row, column = (int(i) for i in bad.nonzero()[0])
+            node = begin + row * step
+            raise ValueError(f"features must be finite: x[{node}, {column}] is {float(x[node, column])}")

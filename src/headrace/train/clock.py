@@ -1,0 +1,43 @@
+"""Where the training thread's time goes, and what memory the process holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from headrace.pipeline import Trace
+
+
+class Clock:
+    """Seconds by name; spans go to a trace as well."""
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self.trace = trace
+
+    @contextmanager
+    def __call__(self, name: str, item: int = 0) -> Iterator[None]:
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            end = perf_counter()
+            self.seconds[name] = self.seconds.get(name, 0.0) + end - begin
+            if self.trace is not None:
+                self.trace.add(name, item, begin, end)
+
+    def take(self) -> dict[str, float]:
+        """The seconds so far; begins again."""
+        taken, self.seconds = self.seconds, {}
+        return taken
+
+
+def process_memory() -> dict[str, int]:
+    """Bytes of memory the process holds, now and at its peak (0 where the system does not tell)."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return {"resident": 0, "peak": 0}
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    return {name: int(lines[key].split()[0]) << 10 for name, key in (("resident", "VmRSS"), ("peak", "VmHWM"))}

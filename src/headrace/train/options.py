@@ -1,0 +1,130 @@
+"""Options of a training run: one frozen dataclass per recipe, from which the command line and config files are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+import torch
+
+T = TypeVar("T", bound="RunOptions")
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What every recipe has: how it optimises, how long, from which seed, and what it writes."""
+
+    epochs: int = _option(10, "passes over the training nodes")
+    lr: float = _option(0.003, "learning rate")
+    weight_decay: float = _option(0.0, "weight decay")
+    optimizer: Literal["adam", "adamw", "sgd"] = _option("adam", "how weights are updated")
+    schedule: Literal["constant", "cosine", "linear"] = _option("constant", "how the learning rate changes to the last epoch")
+    warmup: float = _option(0.0, "epochs over which the learning rate rises to its value")
+    clip: float = _option(0.0, "largest norm of the gradient (0: no limit)")
+    precision: Literal["fp32", "bf16"] = _option("fp32", "type that products are computed in; weights stay fp32")
+    patience: int = _option(0, "stop after this many validations without a better one (0: never)")
+    validate_every: int = _option(1, "epochs from one validation to the next")
+    seed: int = _option(0, "decides everything random")
+    repeats: int = _option(1, "runs, each with the next seed")
+    threads: int | None = _option(None, "threads (default: all processors)")
+    staleness: int = _option(2, "batches sampled ahead (0: on demand); never changes a result")
+    device: str = _option("cpu", "cpu or cuda")
+    checkpoint_seconds: float = _option(60.0, "seconds from one checkpoint to the next, at the least")
+    log_every: int = _option(10, "batches from one logged loss to the next")
+    tensorboard: bool = _option(False, "also write TensorBoard events (needs the tensorboard extra)")
+
+    def __post_init__(self) -> None:
+        at_least = {"epochs": 1, "patience": 0, "validate_every": 1, "repeats": 1, "staleness": 0, "log_every": 1, "seed": 0}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be above 0, not {self.lr}")
+        for name in ("weight_decay", "warmup", "clip", "checkpoint_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {self.device!r}") from None
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"device is {self.device!r}, but torch sees no GPU here")
+        _choice(self, "optimizer", "adam", "adamw", "sgd")
+        _choice(self, "schedule", "constant", "cosine", "linear")
+        _choice(self, "precision", "fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class NodeOptions(RunOptions):
+    """Options of node classification."""
+
+    model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = _option("sage", "kind of layer")
+    fanout: tuple[int, ...] = _option((), "neighbours sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
+    layers: int = _option(0, "layers of the model (0: one per fanout; 2 with full_batch and no fanout)")
+    hidden: int = _option(256, "width of the hidden layers, over all heads")
+    heads: int = _option(8, "attention heads of gat")
+    dropout: float = _option(0.5, "share of activations dropped between layers (and of attention)")
+    input_dropout: float | None = _option(None, "share of features dropped (default: as dropout for gcn and gat, else 0)")
+    norm: Literal["none", "batch", "layer"] = _option("none", "normalisation between layers")
+    residual: bool = _option(False, "add each layer's input to its output")
+    full_batch: bool = _option(False, "train on the whole graph at once, without sampling")
+    batch_size: int = _option(1024, "training nodes per step")
+    features: Literal["auto", "as_is", "rows"] = _option(
+        "auto", "whether each node's features are scaled to sum to one (rows) or not (auto: if they look like bags of words)"
+    )
+    class_weights: Literal["none", "balanced"] = _option("none", "weigh the loss by how rare a class is")
+    validate: Literal["auto", "exact", "sampled", "none"] = _option(
+        "auto", "how to validate: over all neighbours layer by layer, or over sampled ones (auto: exact where the model allows)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _choice(self, "model", "sage", "gcn", "gin", "gat", "gatv2")
+        _choice(self, "norm", "none", "batch", "layer")
+        _choice(self, "class_weights", "none", "balanced")
+        _choice(self, "features", "auto", "as_is", "rows")
+        _choice(self, "validate", "auto", "exact", "sampled", "none")
+        for name in ("hidden", "heads", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.layers < 0:
+            raise ValueError(f"layers must not be negative, got {self.layers}")
+        for name in ("dropout", "input_dropout"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be from 0 to below 1, not {getattr(self, name)}")
+        if any(k < -1 for k in self.fanout):
+            raise ValueError(f"fanout must be numbers from -1 (all) up, not {','.join(map(str, self.fanout))}")
+        if self.fanout and self.layers and len(self.fanout) != self.layers:
+            raise ValueError(f"fanout has {len(self.fanout)} hops for {self.layers} layers: give one per layer")
+
+    @property
+    def depth(self) -> int:
+        """Layers of the model, and hops of a sample."""
+        return self.layers or len(self.fanout) or (2 if self.full_batch else 3)
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """One per hop."""
+        usual = (15, 10, 5)
+        return self.fanout or (usual + usual[-1:] * self.depth)[: self.depth]
+
+
+def as_plain(options: RunOptions) -> dict[str, Any]:
+    """As JSON and TOML have it."""
+    plain = {f.name: getattr(options, f.name) for f in fields(options)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+def from_plain(kind: type[T], plain: dict[str, Any]) -> T:
+    """The options that `as_plain` was given."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    return kind(**values)
+
+
+def _choice(options: RunOptions, name: str, *allowed: str) -> None:
+    if getattr(options, name) not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(options, name)!r}")

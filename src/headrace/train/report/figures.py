@@ -1,0 +1,147 @@
+"""Single figures of a run: what the summary says, and where the time went on average."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.train.report.curves import short
+from headrace.train.report.read import Record, Repeat, Run, number, record, records
+
+UNFINISHED = "still running or interrupted"
+
+_SPENT = ("busy", "starved", "held")
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The row of the summary table."""
+    epochs = [epoch for repeat in run.repeats for epoch in repeat.epochs]
+    times = _numbers(epoch.get("epoch_seconds") for epoch in epochs)
+    peaks = _numbers(record(epoch.get("memory")).get("peak") for epoch in epochs)
+    return {
+        "model": str(run.options.get("model", "")),
+        "parameters": _parameters(run),
+        "epochs": [len(repeat.epochs) for repeat in run.repeats],
+        "best_epochs": [_best_epoch(repeat) for repeat in run.repeats],
+        "val": _spread(run, "val_accuracy"),
+        "test": _spread(run, "test_accuracy"),
+        "best_accuracy": number(run.dataset.get("best_accuracy")),
+        "median_epoch": short(statistics.median(times)) if times else None,
+        "seconds": short(_seconds(run)),
+        "peak": max(peaks, default=None),
+        "status": status(run),
+        "notes": _notes(run),
+    }
+
+
+def status(run: Run) -> str:
+    """How the run ended, as far as it did."""
+    ends = [repeat.end for repeat in run.repeats if repeat.end is not None]
+    wanted = max(int(number(run.options.get("repeats")) or 1), len(run.repeats))
+    if len(ends) < wanted:
+        return UNFINISHED + (f" ({len(ends)} of {wanted} repeats done)" if run.repeated else "")
+    return ", ".join(dict.fromkeys(str(end.get("reason", "ended")) for end in ends))
+
+
+def time_parts(run: Run) -> dict[str, float | None]:
+    """Seconds of an epoch by what the training thread did: the mean over all epochs."""
+    times = [time for repeat in run.repeats for epoch in repeat.epochs if (time := record(epoch.get("time")))]
+    names = dict.fromkeys(name for time in times for name in time)
+    return {name: short(sum(number(time.get(name)) or 0.0 for time in times) / len(times)) for name in names}
+
+
+def stages(run: Run) -> list[dict[str, Any]]:
+    """Of the seconds that the threads of each stage had, the shares in which they were busy, starved and held."""
+    totals: dict[str, dict[str, float]] = {}
+    for epoch in (epoch for repeat in run.repeats for epoch in repeat.epochs):
+        for stage in records(epoch.get("stages")):
+            total = totals.setdefault(str(stage.get("name")), dict.fromkeys(("threads", "had", *_SPENT), 0.0))
+            total["threads"] = threads = number(stage.get("threads")) or 1
+            spent = {part: number(stage.get(part)) or 0.0 for part in _SPENT}
+            # Threads that began before the epoch's clock may have spent more than it shows: shares end at 100 %.
+            total["had"] += max(threads * (number(epoch.get("epoch_seconds")) or 0.0), sum(spent.values()))
+            for part, seconds in spent.items():
+                total[part] += seconds
+    return [
+        {"name": name, "threads": total["threads"]} | {part: short(total[part] / total["had"]) for part in _SPENT}
+        for name, total in totals.items()
+        if total["had"] > 0
+    ]
+
+
+def sampled(run: Run) -> dict[str, list[float | None]]:
+    """Nodes and edges of a batch by hop: the mean over all epochs."""
+    samples = [sample for repeat in run.repeats for epoch in repeat.epochs if (sample := record(epoch.get("sampled")))]
+    means = {}
+    for name in ("nodes", "edges"):
+        rows = [row for sample in samples if isinstance(row := sample.get(name), list) and row]
+        hops = max(map(len, rows), default=0)
+        columns = [_numbers(row[hop] for row in rows if hop < len(row)) for hop in range(hops)]
+        means[name] = [short(statistics.fmean(column)) if column else None for column in columns]
+    return means
+
+
+def _numbers(values: Iterable[object]) -> list[float]:
+    return [known for value in values if (known := number(value)) is not None]
+
+
+def _best(repeat: Repeat) -> Record:
+    """The epoch of the best validation so far; an empty record where none was validated."""
+    validated = [epoch for epoch in repeat.epochs if number(epoch.get("val_accuracy")) is not None]
+    return max(validated, key=lambda epoch: epoch["val_accuracy"], default={})
+
+
+def _best_epoch(repeat: Repeat) -> float | None:
+    best = number((repeat.end or {}).get("best_epoch"))
+    return best if best is not None else number(_best(repeat).get("epoch"))
+
+
+def _spread(run: Run, name: str) -> dict[str, float | None] | None:
+    """Mean, standard deviation and number of the repeats' values; of a run in progress, those there are so far."""
+    result = record(run.result.get(name))
+    mean, values = number(result.get("mean")), result.get("values")
+    if mean is not None:
+        count = len(values) if isinstance(values, list) else len(run.repeats)
+        return {"mean": short(mean), "std": short(number(result.get("std"))), "count": count}
+    ended = [(repeat.end or {}).get(name) for repeat in run.repeats]
+    if name == "val_accuracy":
+        ended = [value if value is not None else _best(repeat).get(name) for value, repeat in zip(ended, run.repeats, strict=True)]
+    known = _numbers(ended)
+    if not known:
+        return None
+    return {
+        "mean": short(statistics.fmean(known)),
+        "std": short(statistics.stdev(known)) if len(known) > 1 else None,
+        "count": len(known),
+    }
+
+
+def _parameters(run: Run) -> float | None:
+    """The size of the model. Each repeat makes its own, so they know it where the run as a whole does not."""
+    return next(iter(_numbers(about.get("parameters") for about in (run.about, *(repeat.about for repeat in run.repeats)))), None)
+
+
+def _seconds(run: Run) -> float | None:
+    total = number(run.result.get("seconds"))
+    if total is not None:
+        return total
+    each = []
+    for repeat in run.repeats:
+        latest = [*repeat.steps[-1:], *repeat.epochs[-1:], repeat.end or {}]
+        each += [max(known)] if (known := _numbers(line.get("seconds") for line in latest)) else []
+    return sum(each) if each else None
+
+
+def _notes(run: Run) -> list[str]:
+    notes = []
+    for repeat in run.repeats:
+        where = f" of {repeat.label}" if repeat.label else ""
+        lost = [e["epoch"] for e in repeat.epochs if isinstance(e.get("loss"), float) and not math.isfinite(e["loss"])]
+        if lost:
+            notes.append(f"the loss{where} is not a finite number from epoch {lost[0]} on")
+        if repeat.unreadable:
+            many = "s" * (repeat.unreadable > 1)
+            notes.append(f"{repeat.unreadable} damaged line{many} or file{many}{where} left out")
+    return notes

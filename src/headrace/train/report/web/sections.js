@@ -1,0 +1,145 @@
+// What the page shows, in order. A section has charts, says which runs have data for it, and why the others have none.
+
+function lineKey(kinds) {
+  return html("ul", { class: "key" }, ...kinds.map(([kind, words]) => html("li", {},
+    svg("svg", { class: "stroke", viewBox: "0 0 28 8", "aria-hidden": "true" },
+      svg("path", { class: kind === "level" ? "level" : `line ${kind}`, d: "M1,4H27" })), words)));
+}
+
+const lossChart = {
+  title: "Training loss",
+  draw: (width, runs) => lineChart(width, 300, {
+    title: "Training loss", name: state.log ? "loss (log)" : "loss", format: plain, log: state.log, metrics: { loss: "loss" },
+    series: [
+      ...plotted(runs.length > 5 ? [] : runs, "batches", "loss", "faint", "batch_loss"), // of many runs they hide one another
+      ...plotted(runs, "curves", "loss", "solid"),
+    ],
+  }),
+};
+
+const accuracyName = report.runs.every((run) => run.dataset.multi_label) ? "Micro-F1" : "Accuracy";
+const accuracyChart = {
+  title: accuracyName,
+  key: (runs) => {
+    const level = bestLevels(runs).length ? [["level", "best possible"]] : [];
+    return lineKey([["solid", "validation"], ["dashed", "train"], ...level]);
+  },
+  draw: (width, runs) => lineChart(width, 300, {
+    title: accuracyName, name: accuracyName.toLowerCase(), format: share,
+    metrics: { val_accuracy: "validation", train_accuracy: "train" },
+    series: [...plotted(runs, "curves", "train_accuracy", "dashed"), ...plotted(runs, "curves", "val_accuracy", "solid")],
+    levels: bestLevels(runs), marks: bestMarks(runs),
+  }),
+};
+
+const timeChart = {
+  wide: true,
+  key: (runs) => partKey([...new Set(runs.flatMap((run) => Object.keys(run.time)))]),
+  note: (runs) => (comparable(timeRows(runs)) ? "" : "Each bar has its own scale: these epochs differ too much for one."),
+  draw: (width, runs) => {
+    const rows = timeRows(runs);
+    const longest = comparable(rows) ? most(rows.map((row) => row.total)) : null;
+    return stackedBars(width, rows, longest, `Where the time of an epoch went. ${inWords(rows)}.`);
+  },
+  table: (runs) => ({
+    columns: ["run", "part", "time", "share"],
+    rows: timeRows(runs).flatMap((row) => row.parts.map((part) =>
+      [row.label, part.name, duration(part.value), percent(part.value / row.total)])),
+  }),
+};
+
+function stageChart(run) {
+  return {
+    run, wide: report.runs.length === 1,
+    draw: (width) => stackedBars(width, stageRows(run), 1, `Stage occupancy of ${run.name}. ${inWords(stageRows(run))}.`),
+  };
+}
+
+function stageTable(runs) {
+  return {
+    columns: ["run", "stage", "threads", "busy", "starved", "held"],
+    rows: runs.flatMap((run) => run.stages.map((stage) =>
+      [run.name, stage.name, stage.threads, percent(stage.busy), percent(stage.starved), percent(stage.held)])),
+  };
+}
+
+function hopChart(title, what) {
+  return {
+    title,
+    draw: (width, runs) => {
+      const groups = hopGroups(runs, what);
+      const bars = (group) => group.bars.map((entry) => `${entry.run.name} ${count(entry.value)}`).join(", ");
+      return groupedBars(width, groups, `${title}: ${groups.map((group) => `${group.name}: ${bars(group)}`).join("; ")}.`, compact);
+    },
+    table: (runs) => ({
+      columns: ["run", ...hopGroups(runs, what).map((group) => group.name)],
+      rows: runs.map((run) => [run.name, ...run.sampled[what].map(count)]),
+    }),
+  };
+}
+
+// `metrics`: { column: [kind of line, words] }.
+function loadChart(title, name, format, metrics) {
+  const words = Object.fromEntries(Object.entries(metrics).map(([metric, [, said]]) => [metric, said]));
+  return {
+    title,
+    key: () => (Object.keys(metrics).length > 1 ? lineKey(Object.values(metrics)) : null),
+    draw: (width, runs) => lineChart(width, 210, {
+      title, name, format, zero: true, metrics: words,
+      series: Object.entries(metrics).flatMap(([metric, [kind]]) => plotted(runs, "loads", metric, kind)),
+    }),
+  };
+}
+
+const sections = [
+  {
+    id: "curves", title: "Loss and accuracy", charts: [lossChart, accuracyChart], table: curveTable,
+    intro: (runs) => `A ring marks the best validation.${runs.some(hasBatches) ? " Faint lines are single batches." : ""}`,
+    has: (run) => recorded("curves", "loss", "train_accuracy", "val_accuracy")(run) || hasBatches(run),
+    absent: "no loss or accuracy was recorded",
+  },
+  {
+    id: "time", title: "Where the time of an epoch went", charts: [timeChart],
+    intro: "Seconds of the training thread, mean over the epochs.",
+    has: (run) => Object.keys(run.time).length > 0, absent: "no times were recorded",
+  },
+  {
+    id: "stages", title: "Stage occupancy", charts: report.runs.map(stageChart), table: stageTable,
+    intro: "Of the time that a stage's threads had: busy working, starved (waiting for the stage before), "
+      + "held (far enough ahead). The busiest stage sets the pace.",
+    key: () => partKey(["busy", "starved", "held"]),
+    has: (run) => run.stages.length > 0, absent: "a full-batch run has no pipeline",
+  },
+  {
+    id: "timeline", title: "Timeline",
+    intro: "The last spans of trace.json, a row per thread. The whole trace opens in Perfetto or chrome://tracing.",
+    charts: report.runs.map((run) => ({
+      run, wide: true, key: () => partKey(run.timeline.names),
+      draw: (width) => timelineChart(width, run), table: () => timelineTable([run]),
+    })),
+    has: (run) => Boolean(run.timeline), absent: "there is no trace.json, or it is not complete yet",
+  },
+  {
+    id: "sampled", title: "Sampled sizes", charts: [hopChart("Nodes of a batch", "nodes"), hopChart("Edges of a batch", "edges")],
+    intro: "What each hop added to a batch, mean over the epochs.",
+    has: (run) => run.sampled.nodes.length + run.sampled.edges.length > 0, absent: "a full-batch run samples nothing",
+  },
+  {
+    id: "throughput", title: "Throughput", intro: "Per second of each epoch.", table: loadTable,
+    charts: [
+      loadChart("Seeds", "seeds/s", compact, { seeds: ["solid", "seeds/s"] }),
+      loadChart("Edges", "edges/s", compact, { edges: ["solid", "edges/s"] }),
+      loadChart("Bytes", "GB/s", gigabytes, { bytes: ["solid", "rows moved"] }),
+    ],
+    has: recorded("loads", "seeds", "edges", "bytes"), absent: "no throughput was recorded",
+  },
+  {
+    id: "memory", title: "Memory", intro: "At the end of each epoch.", table: loadTable,
+    charts: [
+      loadChart("Process", "bytes", bytes, { resident: ["solid", "resident"], peak: ["dashed", "peak"], data: ["dotted", "data"] }),
+      loadChart("Batch buffers", "bytes", bytes, { buffers: ["solid", "in use"], buffers_peak: ["dashed", "peak"] }),
+      loadChart("Buffers taken from the cache", "share", share, { reuse: ["solid", "reused"] }),
+    ],
+    has: recorded("loads", "data", "resident", "peak", "buffers", "buffers_peak", "reuse"), absent: "no memory was recorded",
+  },
+];

@@ -1,0 +1,97 @@
+// From the data of runs to what a chart or a table takes.
+
+const plain = (value) => digits(value, 4);
+const share = (value, exact) => percent(value, exact ? 2 : 0);
+const gigabytes = (value, exact) => (exact ? bytesPerSecond(value) : digits(value / 1e9));
+
+// Whether a run recorded any of these columns, in any repeat.
+function recorded(part, ...names) {
+  return (run) => run[part].some((columns) => names.some((name) => columns[name]));
+}
+
+const hasBatches = recorded("batches", "loss");
+
+function plotted(runs, part, column, kind, metric = column) {
+  return runs.flatMap((run) => run[part].map((columns, repeat) => ({
+    run, metric, kind, repeat: run.repeats.length > 1 ? repeat : null, joined: column === "val_accuracy",
+    x: columns[state.x], y: columns[column],
+  })));
+}
+
+// `names`: { column: [heading, format] }.
+function columnTable(part, names) {
+  const rowsOf = (columns, who) => (columns.epoch || []).map((_, i) =>
+    [who, ...Object.entries(names).map(([name, [, format]]) => format(columns[name]?.[i] ?? null))]);
+  return (runs) => ({
+    columns: ["run", ...Object.values(names).map(([heading]) => heading)],
+    rows: runs.flatMap((run) => run[part].flatMap((columns, repeat) =>
+      rowsOf(columns, run.repeats.length > 1 ? `${run.name}, ${run.repeats[repeat]}` : run.name))),
+  });
+}
+
+const curveTable = columnTable("curves", {
+  epoch: ["epoch", count], seconds: ["time", duration], loss: ["loss", plain],
+  train_accuracy: ["train", (value) => percent(value, 2)], val_accuracy: ["validation", (value) => percent(value, 2)],
+});
+
+const loadTable = columnTable("loads", {
+  epoch: ["epoch", count], seconds: ["time", duration], seeds: ["seeds/s", compact], edges: ["edges/s", compact],
+  bytes: ["bytes/s", bytesPerSecond], data: ["data", bytes], resident: ["resident", bytes], peak: ["peak", bytes],
+  buffers: ["buffers", bytes], buffers_peak: ["buffers, peak", bytes], reuse: ["reused", (value) => percent(value)],
+});
+
+function bestMarks(runs) {
+  return runs.flatMap((run) => run.curves.flatMap((columns, repeat) => {
+    const i = (columns.epoch || []).indexOf(run.summary.best_epochs[repeat]);
+    const [x, y] = [columns[state.x]?.[i], columns.val_accuracy?.[i]];
+    return known(x) && known(y) ? [{ run, x, y }] : [];
+  }));
+}
+
+function bestLevels(runs) {
+  const values = new Set(runs.map((run) => run.summary.best_accuracy).filter(known));
+  return [...values].map((y) => ({ y, text: `best possible ${percent(y)}` }));
+}
+
+function timeRows(runs) {
+  return runs.map((run) => {
+    const total = Object.values(run.time).reduce((a, b) => a + b, 0) || 1;
+    const parts = Object.entries(run.time).map(([name, value]) => {
+      const [long, ratio] = [duration(value), percent(value / total, 0)];
+      const texts = [`${name} ${long}, ${ratio}`, `${long}, ${ratio}`, long, ratio];
+      return { name, value, texts, hint: `${name}: ${long}, ${percent(value / total)}` };
+    });
+    return { run, label: run.name, note: `${duration(total)} an epoch`, parts, total };
+  });
+}
+
+// One scale for all bars, unless it would leave the short ones unreadable.
+function comparable(rows) {
+  const totals = rows.map((row) => row.total);
+  return most(totals) <= 8 * least(totals);
+}
+
+function stageRows(run) {
+  const part = (name, value) => {
+    const ratio = percent(value, 0);
+    return { name, value, texts: [`${name} ${ratio}`, ratio], hint: `${name} ${percent(value)}` };
+  };
+  return run.stages.map((stage) => ({
+    run, label: `${stage.name}, ${plural(stage.threads, "thread")}`, note: `busy ${percent(stage.busy, 0)}`,
+    parts: ["busy", "starved", "held"].map((name) => part(name, stage[name])),
+  }));
+}
+
+function inWords(rows) {
+  return rows.map((row) => `${row.label}: ${row.parts.map((part) => part.hint).join(", ")}`).join("; ");
+}
+
+// What each hop added. Nodes begin with the seeds; edges with those of the first hop.
+function hopGroups(runs, what) {
+  const hops = most(runs.map((run) => run.sampled[what].length));
+  const name = (hop) => (what === "nodes" ? (hop ? `hop ${hop}` : "seeds") : `hop ${hop + 1}`);
+  return Array.from({ length: hops }, (_, hop) => ({
+    name: name(hop),
+    bars: runs.map((run) => ({ run, value: run.sampled[what][hop] })).filter((entry) => known(entry.value)),
+  }));
+}

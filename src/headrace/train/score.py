@@ -1,0 +1,42 @@
+"""How good predictions are: accuracy, or micro-averaged F1 where a node has several labels."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headrace.train.loop import Score
+
+
+def node_loss(rows: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Cross entropy of classes, or of each label where there are several.  # [n, classes], [n] or [n, classes]"""
+    rows = rows.float()
+    if labels.dim() == 2:
+        return F.binary_cross_entropy_with_logits(rows, labels.float(), pos_weight=weight)
+    return F.cross_entropy(rows, labels.long(), weight=weight)
+
+
+def count_right(rows: Tensor, labels: Tensor) -> float:
+    """Correct predictions; of several labels, the F1 of all of them times the number of nodes."""
+    if labels.dim() == 2:
+        predicted, true = rows > 0, labels.bool()
+        both = int((predicted & true).sum())
+        total = int(predicted.sum()) + int(true.sum())
+        return (2 * both / total if total else 1.0) * len(rows)
+    return float((rows.argmax(dim=1) == labels).sum())
+
+
+def score(rows: Tensor, labels: Tensor) -> Score:
+    """Of predictions, in one piece."""
+    with torch.no_grad():
+        return Score(count_right(rows, labels) / max(len(rows), 1), float(node_loss(rows, labels)))
+
+
+def class_weights(labels: Tensor, classes: int) -> Tensor:
+    """Weights by which every class counts the same; of several labels, by which their ones and zeros do."""
+    if labels.dim() == 2:
+        ones = labels.float().sum(dim=0).clamp_min(1)
+        return (len(labels) - ones).clamp_min(1) / ones
+    count = torch.bincount(labels.long(), minlength=classes).float()
+    return torch.where(count > 0, len(labels) / (classes * count.clamp_min(1)), 0.0)

@@ -1,0 +1,165 @@
+"""The page in a real browser: what is drawn, and what a click, a link and the pointer do."""
+
+import json
+import re
+
+import pytest
+from browser import CHROMEDRIVER, CHROMIUM, Browser
+from training_runs import HOSTILE, hostile_run, report, write_options, write_repeats, write_run
+
+METRICS = ("loss", "train_accuracy", "val_accuracy", "seeds", "edges", "bytes", "resident", "peak", "data", "buffers", "reuse")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if CHROMIUM is None or CHROMEDRIVER is None:
+        pytest.skip("needs a browser: apt-get install chromium chromium-driver")
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def three(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", name="sage"),
+        write_run(tmp_path / "b", name="wide & fast", speed=2.0, seed=1, hidden=512),
+        write_run(tmp_path / "c", name="going on", epochs=3, end=None, trace=False, seed=2),
+    ]
+    return report(tmp_path, *runs)
+
+
+def test_every_run_and_metric_is_a_line(browser, three):
+    assert browser.open(three) == "true"
+    for run in range(3):
+        for metric in METRICS:
+            assert browser.count(f'path[data-run="{run}"][data-metric="{metric}"][d^="M"]') == 1, (run, metric)
+    for section in ("summary", "curves", "time", "stages", "timeline", "sampled", "throughput", "memory", "options"):
+        assert browser.count(f"#{section}") == 1
+    assert "Not here: going on" in browser.text("#timeline")
+    assert "still running or interrupted" in browser.text("#summary")
+    assert browser.console() == []
+
+
+def test_the_page_asks_for_nothing_but_itself(browser, three):
+    browser.open(three)
+    assert browser.requests() == [three.as_uri()]
+
+
+def test_the_legend_hides_a_run_and_shows_it_again(browser, three):
+    browser.open(three)
+    browser.click('[data-toggle="1"]')
+    assert browser.count('main [data-run="1"]') == 0
+    assert browser.count('path[data-run="0"][data-metric="loss"]') == 1
+    assert browser.run("return location.hash") == "#only=sage&only=going+on"
+    browser.click('[data-toggle="1"]')
+    assert browser.count('path[data-run="1"][data-metric="loss"]') == 1
+    assert browser.run("return location.hash") == ""
+
+
+def test_a_link_shows_what_it_names(browser, three):
+    assert browser.open(three, "#only=wide+%26+fast&x=seconds") == "true"
+    assert browser.run("return [...new Set([...document.querySelectorAll('main [data-run]')].map(e => e.dataset.run))]") == ["1"]
+    assert browser.text('[data-x="seconds"][aria-pressed="true"]') == "by time"
+    assert "minutes" in browser.run("return document.querySelector('#curves svg.chart').textContent")
+
+
+def test_the_axis_of_time_is_a_click_away(browser, three):
+    browser.open(three)
+    ticks = "[...document.querySelector('#curves svg.chart').querySelectorAll('.tick.across')].map(e => +e.getAttribute('x'))"
+    line = "return document.querySelector('path[data-metric=loss][data-run=\"1\"]').getAttribute('d')"
+    by_epoch = browser.run(line)
+    browser.click('[data-x="seconds"]')
+    assert browser.run(line) != by_epoch
+    assert max(browser.run(f"return {ticks}")) > 400
+    browser.click('[data-x="epoch"]')
+    assert browser.run(line) == by_epoch
+
+
+def test_the_pointer_reads_values_from_curves_bars_and_spans(browser, three):
+    browser.open(three)
+    browser.hover("#curves figure:nth-child(2) svg.chart")
+    shown = browser.text("#tip")
+    assert re.search(r"epoch \d", shown)
+    assert re.search(r"sage\s+\d\d\.\d\d %\s+\d\d\.\d\d %", shown)
+    browser.hover('#time [data-run="0"][data-part="backward"]')
+    assert "backward: 40 s, 49.9 %" in browser.text("#tip")
+    browser.hover("#timeline rect.span:last-of-type")
+    assert re.search(r"item \d+, [\d.]+ ms", browser.text("#tip"))
+
+
+def test_every_chart_says_in_words_and_in_a_table_what_it_shows(browser, three):
+    browser.open(three)
+    labels = browser.run("return [...document.querySelectorAll('svg.chart')].map(e => [e.getAttribute('role'), e.ariaLabel])")
+    assert len(labels) >= 14
+    assert all(role == "img" and len(label) > 40 for role, label in labels)
+    assert any("sage loss ends at 0.46" in label for _, label in labels)
+    for section in ("curves", "time", "stages", "timeline", "sampled", "throughput", "memory"):
+        browser.click(f"#{section} details summary")
+        assert browser.count(f"#{section} details tbody tr") > 2
+
+
+def test_options_that_differ_are_marked_and_may_stand_alone(browser, three):
+    browser.open(three)
+    assert "hidden\t256\t512\t256" in browser.text("#options")
+    assert browser.count("#options tr.differs") == 1
+    browser.click("#differing")
+    assert browser.count("#options tbody tr") == 1
+
+
+def test_repeats_are_thin_lines_of_one_colour(browser, tmp_path):
+    assert browser.open(report(tmp_path, write_repeats(tmp_path / "cora"))) == "true"
+    assert browser.count('path.repeat.run-0[data-metric="val_accuracy"]') == 3
+    assert "81.50 ± 0.50 %" in browser.text("#summary")
+    assert "a full-batch run samples nothing" in browser.text("#sampled")
+    assert browser.console() == []
+
+
+def test_validation_of_every_third_epoch_is_one_line(browser, tmp_path):
+    run = write_run(tmp_path / "a", epochs=9)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [line | {"val_accuracy": None} if line["kind"] == "epoch" and line["epoch"] % 3 else line for line in lines]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    browser.open(report(tmp_path, run))
+    path = browser.run("return document.querySelector('path[data-metric=val_accuracy]').getAttribute('d')")
+    assert (path.count("M"), path.count("L")) == (1, 2)
+
+
+def test_a_run_that_has_just_begun_has_a_page(browser, tmp_path):
+    path = tmp_path / "new"
+    path.mkdir()
+    write_options(path)
+    assert browser.open(report(tmp_path, path)) == "true"
+    assert "no epoch has ended yet" in browser.text("#curves")
+    assert browser.count("svg.chart") == 0
+
+
+def test_hostile_strings_are_text(browser, tmp_path):
+    assert browser.open(report(tmp_path, hostile_run(tmp_path / "a"), write_run(tmp_path / "b", epochs=2))) == "true"
+    assert browser.count("img") == 0
+    assert browser.run("return document.title") != "taken"
+    assert browser.run("return document.querySelector('[data-toggle]').textContent") == HOSTILE
+    assert browser.run("return document.querySelector('#options').textContent").count(HOSTILE) >= 3
+    assert browser.console() == []
+
+
+def test_a_script_that_is_not_the_pages_own_does_not_run(browser, three):
+    changed = three.read_text(encoding="utf-8").replace("</body>", "<script>document.title = 'taken'</script></body>")
+    three.write_text(changed, encoding="utf-8")
+    assert browser.open(three) == "true"
+    assert browser.run("return document.title") != "taken"
+
+
+def test_a_page_that_cannot_be_drawn_says_so(browser, three):
+    three.write_text(three.read_text(encoding="utf-8").replace('"curves":[', '"bends":['), encoding="utf-8")
+    assert browser.open(three).startswith("error: ")
+    assert "could not be drawn" in browser.text("p.problem")
+
+
+@pytest.mark.parametrize("pixels", [400, 1280])
+def test_the_page_is_as_wide_as_the_window(browser, three, pixels):
+    browser.width(pixels)
+    browser.open(three)
+    assert browser.run("return document.documentElement.scrollWidth") <= pixels
+    edges = "[...document.querySelectorAll('svg.chart')].map(e => e.getBoundingClientRect().right)"
+    assert browser.run(f"return Math.max(...{edges})") <= pixels

@@ -1,0 +1,81 @@
+import dataclasses
+import json
+import re
+import string
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from training_runs import HOSTILE, hostile_run, report, write_repeats, write_run
+
+from headrace.train.report import write_report
+from headrace.train.report.page import page
+from headrace.train.report.read import read_run
+
+
+def embedded(text):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_the_page_refers_to_nothing_outside_itself(tmp_path):
+    text = report(tmp_path, write_run(tmp_path / "a"), write_repeats(tmp_path / "b")).read_text(encoding="utf-8")
+    assert set(re.findall(r"https?://[^\s\"'`]*", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\b(src|href|action)\s*=|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\b\s*\(", text)
+    assert "{{" not in text
+
+
+def test_nothing_in_the_data_ends_its_script_element(tmp_path):
+    text = report(tmp_path, hostile_run(tmp_path / "a")).read_text(encoding="utf-8")
+    assert text.count("<script") == text.count("</script>") == 2
+    assert "<img" not in text
+    assert embedded(text)["runs"][0]["name"] == HOSTILE
+
+
+def test_a_dataset_without_a_spec_goes_by_its_name(tmp_path):
+    text = page([read_run(write_run(tmp_path / "a", epochs=1, dataset={"spec": None, "name": "my graph"}))])
+    assert embedded(text)["runs"][0]["dataset"]["spec"] == "my graph"
+
+
+def test_a_report_of_ten_long_runs_stays_small(tmp_path):
+    run = read_run(write_run(tmp_path / "a", epochs=1000))
+    text = page([dataclasses.replace(run, name=f"run {i}") for i in range(10)])
+    assert len(text.encode()) < 1_000_000
+    [line] = embedded(text)["runs"][0]["curves"]
+    assert (line["epoch"][0], line["epoch"][-1], len(line["epoch"])) == (0, 999, 1000)
+
+
+def test_a_report_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path):
+    run = write_run(tmp_path / "run", epochs=1)
+    out = tmp_path / "out" / "report.html"
+    with pytest.raises(FileNotFoundError, match="there is no directory"):
+        write_report([run], out)
+    out.parent.mkdir()
+    out.write_text("before")
+    with pytest.raises(FileNotFoundError):
+        write_report([tmp_path / "nothing"], out)
+    assert out.read_text() == "before"
+    write_report([run], out)
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert list(out.parent.iterdir()) == [out]
+    with pytest.raises(ValueError, match="is a directory"):
+        write_report([run], out.parent)
+
+
+KEYS = ("epoch", "batch", "step", "seconds", "epoch_seconds", "loss", "val_accuracy", "time", "stages", "throughput", "sampled")
+KEYS += ("memory", "cache", "reason", "best_epoch", "busy", "name", "nodes", "mean", "item", "dataset", "options", "repeats")
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(string.printable + "\ud800", max_size=4)
+objects = st.recursive(leaves, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.sampled_from(KEYS), part, max_size=4))
+records = st.dictionaries(st.sampled_from(KEYS), objects)
+lines = st.builds(lambda kind, rest: {"kind": kind, "epoch": 0} | rest, st.sampled_from(["step", "epoch", "end"]), records)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(lines, max_size=6), about=records, other=objects)
+def test_whatever_the_files_hold_the_page_is_made(tmp_path, lines, about, other):
+    span = {"ph": "X", "ts": 1, "dur": 1, "args": other, "tid": other}
+    (tmp_path / "options.json").write_text(json.dumps(about))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [span, other]}))
+    (tmp_path / "result.json").write_text(json.dumps({"test_accuracy": other, "seconds": other}))
+    text = report(tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert len(embedded(text)["runs"]) == 1

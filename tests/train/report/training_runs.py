@@ -1,0 +1,119 @@
+"""Run directories as the trainer writes them, with figures that look like training."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+from headrace.pipeline.trace import Span, Trace
+from headrace.train.report import write_report
+
+HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=alert(1)><!-- {{script}} &amp; "\u2028'
+DATASET = {
+    "spec": "generate:products?scale=0.05",
+    "nodes": 122451,
+    "edges": 6185914,
+    "features": 100,
+    "classes": 47,
+    "best_accuracy": 0.951,
+}
+
+
+def write_run(
+    path: Path, *, name="sage", epochs=8, end="finished", full_batch=False, trace=True, seed=0, speed=1.0, dataset=None, **options
+) -> Path:
+    """Write a run of `epochs` epochs, each `speed` times as fast as usual. `end=None` leaves it running."""
+    path.mkdir(parents=True)
+    options = {"model": "gcn" if full_batch else "sage", "full_batch": full_batch} | options
+    write_options(path, name=name, dataset=dataset, **options)
+    lines = metrics(epochs, end=end, full_batch=full_batch, seed=seed, speed=speed)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    if trace:
+        write_trace(path / "trace.json")
+    return path
+
+
+def write_options(path: Path, *, name="sage", dataset=None, **options) -> None:
+    chosen = {"model": "sage", "hidden": 256, "fanout": [15, 10, 5], "lr": 0.01, "dropout": 0.5, "seed": 0, "repeats": 1} | options
+    about = {"format": 1, "task": "node", "headrace": "0.1.0", "name": name, "started": "2026-11-15T12:00:00"}
+    about |= {"dataset": DATASET | (dataset or {}), "options": chosen, "parameters": 206895}
+    (path / "options.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def metrics(epochs: int, *, end="finished", full_batch=False, seed=0, speed=1.0) -> list[dict]:
+    draw = random.Random(seed)
+    batches, length = (1, 0.8 / speed) if full_batch else (192, 80.2 / speed)
+    lines, best = [], (0.0, 0)
+    for epoch in range(epochs):
+        progress = 1 - math.exp(-(epoch + 1) / max(epochs / 4, 1))
+        begin = epoch * (length + 3)
+        for batch in range(10, batches + 1, 10):
+            within = 1 - math.exp(-(epoch + batch / batches) / max(epochs / 4, 1))
+            loss = 3.8 - 3.4 * within + draw.gauss(0, 0.06)
+            sizes = {"seeds": 1024, "nodes": 425640, "edges": 645660}
+            step = {"kind": "step", "epoch": epoch, "batch": batch, "step": epoch * batches + batch}
+            lines.append(step | {"seconds": begin + length * batch / batches, "loss": loss, "accuracy": 0.2 + 0.7 * within} | sizes)
+        train, val = 0.2 + 0.74 * progress + draw.gauss(0, 0.004), 0.22 + 0.69 * progress + draw.gauss(0, 0.006)
+        best = max(best, (val, epoch))
+        parts = {"wait": 0.1, "gather": 4.2, "forward": 30.1, "backward": 40.0, "step": 0.6, "validate": 2.9, "other": 2.3}
+        stages = [
+            {"name": "sample", "threads": 2, "items": 192, "busy": 9.1 / speed, "starved": 0.0, "held": 140.2 / speed},
+            {"name": "rows", "threads": 1, "items": 192, "busy": 14.2 / speed, "starved": 2.0 / speed, "held": 60.0 / speed},
+            {"name": "consumer", "threads": 1, "items": 192, "busy": 79.0 / speed, "starved": 0.1, "held": 0.0},
+        ]
+        sampled = {"nodes": [1024, 14800, 104000, 305000], "edges": [15300, 146000, 484000]}
+        lines.append(
+            {"kind": "epoch", "epoch": epoch, "step": (epoch + 1) * batches, "seconds": begin + length, "epoch_seconds": length}
+            | {"loss": 3.8 - 3.4 * progress, "train_accuracy": train, "val_accuracy": val, "lr": 0.01}
+            | {"time": {part: seconds * length / 80.2 for part, seconds in parts.items()}, "stages": [] if full_batch else stages}
+            | {"throughput": {"seeds": 2451.0 * speed * draw.uniform(0.95, 1.05), "edges": 1.546e6 * speed, "bytes": 2.0e9 * speed}}
+            | {"sampled": None if full_batch else sampled}
+            | {"memory": {"resident": 3.1e9, "peak": 3.3e9, "data": 1.5e9, "buffers": 2.4e8, "buffers_peak": 3.0e8}}
+            | {"cache": {"hits": 380, "misses": 12 if epoch == 0 else 0}}
+        )
+    if end is not None:
+        seconds = epochs * (length + 3) + 5
+        scores = {"best_epoch": best[1], "val_accuracy": best[0], "test_accuracy": best[0] - 0.01, "train_accuracy": 0.95}
+        lines.append({"kind": "end", "reason": end, "seconds": seconds} | scores)
+    return lines
+
+
+def write_trace(path: Path, batches: int = 60) -> None:
+    """A trace as the pipeline writes it: two samplers and a gatherer ahead of the trainer."""
+    trace = Trace()
+    for batch in range(batches):
+        begin = batch * 0.05
+        for name, thread, at, seconds in [
+            ("sample", batch % 2, begin, 0.03),
+            ("rows", 2, begin + 0.03, 0.02),
+            ("train", 3, begin + 0.05, 0.049),
+            ("forward", 3, begin + 0.052, 0.018),
+            ("backward", 3, begin + 0.071, 0.026),
+        ]:
+            trace._threads.setdefault(thread, ["headrace-sample-0", "headrace-sample-1", "headrace-rows-0", "MainThread"][thread])
+            trace.spans.append(Span(name, batch, thread, at, at + seconds))
+    trace.save(path)
+
+
+def write_repeats(path: Path, repeats: int = 3, *, name="cora", done=True, epochs=60) -> Path:
+    path.mkdir(parents=True)
+    write_options(path, name=name, repeats=repeats, model="gcn", dataset={"spec": "cora", "best_accuracy": None})
+    for number in range(repeats):
+        end = "early stop" if done or number < repeats - 1 else None
+        write_run(path / f"repeat-{number}", name=name, epochs=epochs + 7 * number, full_batch=True, seed=number, end=end)
+    if done:
+        values = [0.81, 0.815, 0.82][:repeats]
+        spread = {"mean": 0.815, "std": 0.005, "values": values}
+        result = {"test_accuracy": spread, "val_accuracy": spread | {"mean": 0.8}, "seconds": 123.4}
+        (path / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    return path
+
+
+def hostile_run(path: Path) -> Path:
+    """A run whose every string tries to leave the page's data."""
+    return write_run(path, name=HOSTILE, epochs=2, dataset={"spec": HOSTILE}, model=HOSTILE, **{HOSTILE: HOSTILE})
+
+
+def report(folder: Path, *runs: Path) -> Path:
+    write_report(runs, folder / "report.html")
+    return folder / "report.html"
