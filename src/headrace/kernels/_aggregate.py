@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_argument, thread_count
-from headrace.kernels import _sparse
+from headrace.kernels import _gpu
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -163,8 +163,8 @@ def _elsewhere(
             raise ValueError(f"{name} is on {tensor.device}, x is on {x.device}: move them to one device")
     x = x.detach() if ids is None else x.detach()[ids.long()]
     if reduce == "max":
-        return _sparse.max_rows(x, indptr, indices, weight)
-    out = _sparse.sum_rows(x, indptr, indices, weight)
+        return _gpu.max_rows(x, indptr, indices, weight)
+    out = _gpu.sum_rows(x, indptr, indices, weight)
     if reduce == "mean":
         out = out / indptr.diff().clamp_min(1).unsqueeze(1).to(out.dtype)
     return out, x.new_empty((0, x.shape[1]), dtype=torch.int32)
@@ -188,15 +188,15 @@ def _backward_elsewhere(
     grad_x, grad_weight = x.new_empty(0), x.new_empty(0, dtype=wide)
     if need_x:
         if reduce == "max":
-            grad_x = _sparse.max_gradient(grad, indptr, indices, where, weight, columns)
+            grad_x = _gpu.max_gradient(grad, indptr, indices, where, weight, columns)
         else:
-            begins, targets, order = _sparse.transposed(indptr, indices, columns)
-            grad_x = _sparse.sum_rows(share, begins, targets, None if weight is None else weight[order])
+            begins, targets, order = _gpu.transposed(indptr, indices, columns)
+            grad_x = _gpu.sum_rows(share, begins, targets, None if weight is None else weight[order])
         if ids is not None:
             grad_x = torch.zeros_like(x).index_add_(0, ids.long(), grad_x)
     if need_weight:
         rows = x if ids is None else x[ids.long()]
-        grad_weight = _sparse.weight_gradient(rows, indptr, indices, share, where if reduce == "max" else None)
+        grad_weight = _gpu.weight_gradient(rows, indptr, indices, share, where if reduce == "max" else None)
     return grad_x, grad_weight
 
 

@@ -1,12 +1,8 @@
-"""Aggregation on a device that has no kernel of ours yet: torch's sparse products, which build no messages either.
-
-Sum and mean are a CSR matrix times the rows; the gradient is the transpose's, made by a stable sort, so that the order of every
-sum is fixed. The maximum and the gradient of weights go through the entries a bounded number at a time.
+"""Aggregation on a GPU. Sums and means are a Triton kernel, and their gradient the same over the transpose, which a stable sort
+makes: entries are added in order. The maximum and the gradient of weights go through the entries a bounded number at a time.
 """
 
 from __future__ import annotations
-
-import warnings
 
 import torch
 from torch import Tensor
@@ -16,11 +12,9 @@ _ENTRIES = 1 << 22  # gathered at a time, where rows must be
 
 def sum_rows(x: Tensor, indptr: Tensor, indices: Tensor, weight: Tensor | None) -> Tensor:
     """sum over e in row v of weight[e] * x[indices[e]].  # [n, d] -> [rows, d]"""
-    values = torch.ones(len(indices), dtype=x.dtype, device=x.device) if weight is None else weight.to(x.dtype)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        matrix = torch.sparse_csr_tensor(indptr, indices.long(), values, (len(indptr) - 1, len(x)), check_invariants=False)
-    return matrix @ x
+    from headrace.kernels import _triton_sum  # not needed, and perhaps not there, without a GPU
+
+    return _triton_sum.sum_rows(x.contiguous(), indptr, indices, weight)
 
 
 def transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
