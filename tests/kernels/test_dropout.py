@@ -51,6 +51,21 @@ def test_what_is_dropped_is_philox_of_the_seed_and_the_position(seed, rate):
     assert torch.equal(kept, drawn(seed, 1000) >= round(rate * 2**16))
 
 
+def test_the_mask_goes_on_where_threads_share_the_elements():
+    for threads in (1, 2):
+        kept = dropout(torch.ones(MANY), 0.3, seed=12, threads=threads) > 0
+        assert torch.equal(kept, drawn(12, MANY) >= round(0.3 * 2**16))
+
+
+@pytest.mark.parametrize("at", [3, 100, 998])  # of a whole group, and of the last that is none
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_an_element_is_dropped_by_draws_below_the_rate_alone(at, dtype):
+    draw = int(drawn(13, 1000)[at])
+    x = torch.ones(1000, dtype=dtype)
+    assert dropout(x, draw / 2**16, seed=13)[at] > 0
+    assert dropout(x, (draw + 1) / 2**16, seed=13)[at] == 0
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.75, 0.99])
 def test_the_rate_is_kept(rate):
     count = 200_000

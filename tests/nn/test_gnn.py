@@ -17,6 +17,15 @@ FEATURES, HIDDEN, CLASSES = 12, 16, 4
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Sizes are small: threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def data():
     made = hr.generate.community(300, 3_000, classes=CLASSES, features=FEATURES, seed=1)
@@ -225,6 +234,7 @@ def test_dropout_is_of_training_alone_and_follows_torchs_seed(data, kind):
     model.eval()
     assert torch.equal(model(batch), model(batch))
     silent = model_of(kind, dropout=0.0)
+    silent.load_state_dict(model.state_dict())
     assert torch.allclose(silent.eval()(batch), model(batch), atol=1e-6)
 
 
@@ -264,6 +274,14 @@ def test_gcn_on_a_batch_is_given_the_degrees_of_the_whole_graph(data):
         assert block.degree is None
         x = layer(x, dataclasses.replace(block, degree=batch.degree[: block.num_src]))
     assert torch.equal(model(batch), x)
+
+
+def test_gcn_on_sampled_blocks_of_a_weighted_graph_is_refused(data):
+    graph = data.graph
+    weighted = hr.Dataset(hr.Graph(graph.indptr, graph.indices, weight=torch.rand(graph.num_edges) + 0.1), data.x, data.y)
+    with pytest.raises(ValueError, match="sampled blocks carry no edge weights"):
+        model_of("gcn")(batch_of(weighted, (-1, -1)))
+    model_of("gcn")(WholeBatch(weighted, 2))  # which has them
 
 
 def test_gcn_on_a_batch_that_does_not_know_its_graph_is_refused(data):

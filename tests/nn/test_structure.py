@@ -12,11 +12,18 @@ from headrace.sample import Block, NeighborSampler
 NODES, IN = 60, 8
 
 
-def data(loops=True):
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Sizes are small: threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def data():
     generator = torch.Generator().manual_seed(0)
-    source, target = torch.randint(0, NODES - 2, (2, 500), generator=generator)
-    if not loops:
-        source, target = source[source != target], target[source != target]
+    source, target = torch.randint(0, NODES - 2, (2, 500), generator=generator)  # loops and multi-edges among them
     return hr.Graph.from_edges(source, target, NODES), torch.randn(NODES, IN, generator=generator)
 
 
@@ -118,6 +125,17 @@ def test_both_orders_give_the_same_of_pairs_and_ids(monkeypatch, make):
             out = layer(pair, block)
             found[-1] += [out.detach(), *torch.autograd.grad(out.square().sum(), pair, allow_unused=True)]
     assert_close(*([value for value in part if value is not None] for part in found))
+
+
+@every_sum
+def test_both_orders_give_one_type_under_autocast(monkeypatch, make):
+    graph, x = data()
+    layer, types = make(5), []
+    for first in (True, False):
+        forced(monkeypatch, first)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            types.append(layer(x, graph).dtype)
+    assert types[0] == types[1]
 
 
 def test_on_a_whole_graph_the_smaller_width_is_summed():
@@ -273,7 +291,7 @@ def test_targets_that_do_not_fit_are_refused():
 @every_layer
 def test_ids_with_a_pair_are_refused(make):
     graph, x = data()
-    with pytest.raises(ValueError, match="ids name rows of one array"):
+    with pytest.raises(ValueError, match=r"ids name rows of one array|not a pair"):
         make(3)((x, x), graph, ids=torch.arange(NODES))
 
 

@@ -88,6 +88,14 @@ def test_a_feature_that_is_not_finite_is_named_with_its_node_and_column(data, va
         check_node_data(changed(data, x=put(data.x, at, value)))
 
 
+def test_edge_weights_that_only_validation_would_see_are_refused(data):
+    weighted = changed(data, graph=hr.Graph(data.graph.indptr, data.graph.indices, weight=torch.rand(3000)))
+    with pytest.raises(ValueError, match="sampled batches carry no edge weights, which gcn would use"):
+        node(weighted, options=small(model="gcn"))
+    node(weighted, options=small(model="gcn", epochs=1, full_batch=True))
+    node(weighted, options=small(model="sage", epochs=1))
+
+
 def test_huge_features_are_finite_all_the_same(data):
     check_node_data(changed(data, x=torch.full((300, 8), 3e38)))
 

@@ -1,3 +1,5 @@
+import errno
+import os
 import sys
 import tempfile
 
@@ -114,6 +116,16 @@ def test_a_temporary_file_is_gone_with_its_table(data, narrow, monkeypatch, tmp_
     assert list(tmp_path.iterdir()) == []  # it has no name
     rows.add_(1)  # and is the caller's to write to
     torch.testing.assert_close(rows, infer(made("sage"), data) + 1)
+
+
+def test_a_table_that_does_not_fit_on_the_disk_is_an_error_at_once(data, narrow, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"a table of 0\.00 GiB does not fit in /.* \(No space left on device\): set TMPDIR"):
+        infer(made("sage"), data, memory=0)
+    infer(made("sage"), data)
 
 
 def test_weights_of_edges_count_for_few_nodes_as_for_all():

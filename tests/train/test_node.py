@@ -1,11 +1,13 @@
 import dataclasses
 import statistics
+import sys
+import types
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from training_cases import MODELS, assert_same_weights, small
+from training_cases import MODELS, assert_same_weights, ctrl_c_at, small
 
 import headrace as hr
 from headrace.loader import Batch, NeighborLoader, WholeBatch
@@ -73,7 +75,8 @@ class OwnLayers(nn.Module):
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("full_batch", [False, True], ids=["on samples", "on the whole graph"])
 def test_every_kind_of_layer_learns(data, model, full_batch):
-    options = small(model=model, full_batch=full_batch, epochs=25 if full_batch else 7, lr=0.05 if full_batch else 0.02)
+    length = {"epochs": 25, "lr": 0.05} if full_batch else {"epochs": 7, "lr": 0.02}
+    options = small(model=model, full_batch=full_batch, dropout=0.2, **length)
     seen = Seen()
     result = node(data, options=options, watcher=seen)
     assert result.test_accuracy[0] > 0.84
@@ -261,6 +264,7 @@ def test_batches_do_not_depend_on_threads(data, threads):
             found, wanted = ([b.n_id.tolist() for b in r.batches(epoch, first)] for r in (recipe, plain))
             assert found == wanted
             assert len(found) == 10 - first
+    assert [b.n_id.tolist() for b in plain.batches(0, 0)] != [b.n_id.tolist() for b in plain.batches(3, 0)]
 
 
 def test_training_leaves_torch_its_threads(data):
@@ -407,6 +411,40 @@ def test_without_a_directory_nothing_is_written(data, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_tensorboard_is_told_of_steps_and_epochs_and_closed(data, tmp_path, monkeypatch):
+    made = []
+
+    class Writer:
+        def __init__(self, folder):
+            self.folder, self.scalars, self.closed = folder, {}, False
+            made.append(self)
+
+        def add_scalar(self, name, value, at):
+            self.scalars.setdefault(name, []).append((at, value))
+
+        def close(self):
+            self.closed = True
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
+    seen = Seen()
+    node(data, options=small(epochs=2, log_every=5, tensorboard=True), out=tmp_path / "run", watcher=seen)
+    (writer,) = made
+    assert writer.folder == str(tmp_path / "run" / "tensorboard")
+    assert writer.closed
+    assert writer.scalars["train/loss"] == [(e.step, e.loss) for e in seen.steps if e.step % 5 == 0]
+    assert writer.scalars["epoch/val_accuracy"] == [(e["epoch"], e["val_accuracy"]) for e in seen.epochs]
+    with pytest.raises(KeyboardInterrupt):
+        node(data, options=small(tensorboard=True), out=tmp_path / "stopped", watcher=ctrl_c_at("step", 1))
+    assert made[-1].closed
+
+
+def test_tensorboard_that_is_not_installed_is_told_before_anything_is_written(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r"pip install headrace\[tensorboard\]"):
+        node(data, options=small(tensorboard=True), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # Features
 
 
@@ -418,6 +456,8 @@ def test_bags_of_words_are_scaled_to_rows_that_sum_to_one(data):
     assert torch.allclose(sums, (words.x.sum(dim=1) > 0).float())
     assert with_features(words, small(features="as_is")) is words
     assert with_features(data, small()) is data  # neither sparse nor without negative values
+    half = dataclasses.replace(words, x=torch.cat([words.x[:, :8], torch.ones(2000, 8)], dim=1))
+    assert with_features(half, small()) is half  # not sparse
     assert torch.allclose(with_features(dataclasses.replace(data, x=data.x.abs()), small(features="rows")).x.sum(dim=1), torch.ones(2000))
 
 

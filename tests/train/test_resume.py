@@ -14,7 +14,7 @@ from headrace.train import Run, Watcher, node
 
 WAYS = [
     *(pytest.param({"model": model}, id=f"{model} on samples") for model in MODELS),
-    pytest.param({"model": "gcn", "full_batch": True, "epochs": 6}, id="gcn on the whole graph"),
+    pytest.param({"model": "gcn", "full_batch": True, "epochs": 5}, id="gcn on the whole graph"),
     pytest.param({"optimizer": "sgd", "norm": "batch", "schedule": "cosine", "warmup": 1.0}, id="sgd, batch norm and a schedule"),
 ]
 
@@ -59,34 +59,56 @@ class Counter(Watcher):
         self.count["end"] += 1
 
 
-def test_a_run_that_dies_at_any_moment_ends_as_one_that_did_not(data, whole, tmp_path):
+def test_a_run_that_dies_at_any_batch_ends_as_one_that_did_not(data, whole, tmp_path):
     way, reference, seen = whole
-    for kind in seen.count:
-        for number in range(1, seen.count[kind] + 1):
-            place = tmp_path / f"{kind}-{number}"
-            with pytest.raises(Stopped):
-                node(data, options=options_of(way), out=place, watcher=StopAt(kind, number))
-            node(data, options=options_of(way), out=place, resume=True)
-            assert_same_run(place, reference)
+    for number in range(1, seen.count["step"] + 1):
+        place = tmp_path / str(number)
+        with pytest.raises(Stopped):
+            node(data, options=options_of(way), out=place, watcher=StopAt("step", number))
+        node(data, options=options_of(way), out=place, resume=True)
+        assert_same_run(place, reference)
 
 
-def test_ctrl_c_at_any_moment_writes_a_checkpoint_to_go_on_from(data, whole, tmp_path):
+def test_ctrl_c_at_any_batch_writes_a_checkpoint_to_go_on_from(data, whole, tmp_path):
     way, reference, seen = whole
     options = options_of(way, checkpoint_seconds=1e9)  # none but those that Ctrl-C writes
-    for kind in ("step", "validating", "epoch", "end"):
+    batches = seen.count["step"] // seen.count["epoch"]
+    for number in range(1, seen.count["step"] + 1):
+        place, again = tmp_path / str(number), Counter()
+        with pytest.raises(KeyboardInterrupt):
+            node(data, options=options, out=place, watcher=ctrl_c_at("step", number))
+        node(data, options=options, out=place, resume=True, watcher=again)
+        assert_same_run(place, reference)
+        assert again.places == [((number - 1) // batches, (number - 1) % batches + 1)]
+        assert again.count["step"] == seen.count["step"] - number
+
+
+def test_a_run_that_stops_between_batches_ends_as_one_that_did_not(data, tmp_path):
+    """As it begins, at any moment of a validation, at the end of an epoch, and when all is done."""
+    seen = Counter()
+    node(data, options=options_of({}), out=tmp_path / "whole", watcher=seen)
+    for kind in ("begin", "validating", "epoch", "end"):
         for number in range(1, seen.count[kind] + 1):
-            place = tmp_path / f"{kind}-{number}"
-            handler = signal.getsignal(signal.SIGINT)
+            place, stopped = tmp_path / f"{kind}-{number}", tmp_path / f"{kind}-{number}-stopped"
+            with pytest.raises(Stopped):
+                node(data, options=options_of({}), out=place, watcher=StopAt(kind, number))
+            node(data, options=options_of({}), out=place, resume=True)
+            assert_same_run(place, tmp_path / "whole")
+            if kind == "begin":
+                continue  # Ctrl-C is the caller's until the run goes
             with pytest.raises(KeyboardInterrupt):
-                node(data, options=options, out=place, watcher=ctrl_c_at(kind, number))
-            assert signal.getsignal(signal.SIGINT) is handler
-            again = Counter()
-            node(data, options=options, out=place, resume=True, watcher=again)
-            assert_same_run(place, reference)
-            if kind == "step":
-                batches = seen.count["step"] // seen.count["epoch"]
-                assert again.places == [((number - 1) // batches, (number - 1) % batches + 1)]
-                assert again.count["step"] == seen.count["step"] - number
+                node(data, options=options_of({}, checkpoint_seconds=1e9), out=stopped, watcher=ctrl_c_at(kind, number))
+            assert Run(stopped).has_checkpoint()
+            node(data, options=options_of({}), out=stopped, resume=True)
+            assert_same_run(stopped, tmp_path / "whole")
+
+
+def test_the_handlers_of_signals_are_put_back(data, tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt):
+        node(data, options=options_of({}), watcher=ctrl_c_at("step", 1))
+    node(data, options=options_of({}))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_run_goes_on_after_any_number_of_stops(data, whole, tmp_path):

@@ -40,6 +40,7 @@ class LiveView(Watcher):
         self.losses: deque[float] = deque(maxlen=400)
         self.recent: deque[tuple[float, StepEvent]] = deque(maxlen=200)
         self.clock: dict[str, float] = {}
+        self.flow: list[dict[str, Any]] = []
         self.best: float | None = None
 
     def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
@@ -68,6 +69,9 @@ class LiveView(Watcher):
         self.clock = dict(clock)
         self.bars.update(self.batch_bar, completed=event.batch)
         self.bars.update(self.check_bar, visible=False)
+
+    def stages(self, stages: list[dict[str, Any]]) -> None:
+        self.flow = stages
 
     def validating(self, done: int, total: int) -> None:
         self.bars.update(self.check_bar, completed=done, total=total, visible=True)
@@ -128,7 +132,7 @@ class LiveView(Watcher):
                     words.append(f"[{colour}]{part}[/] {100 * share:.0f} %")
             table.add_row("time", bar)
             table.add_row("", "   ".join(words))
-        for stage in self.epochs[-1]["stages"] if self.epochs else []:
+        for stage in self.flow or (self.epochs[-1]["stages"] if self.epochs else []):
             whole = max(stage["busy"] + stage["starved"] + stage["held"], 1e-9)
             busy, starved, held = (100 * stage[k] / whole for k in ("busy", "starved", "held"))
             name = "training" if stage["name"] == "consumer" else stage["name"]

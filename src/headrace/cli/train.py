@@ -18,7 +18,7 @@ from headrace.graph import Dataset
 from headrace.graph.named import named
 from headrace.train import CheckpointError, NodeOptions, NodeResult, Run, Watcher
 from headrace.train import node as train_node
-from headrace.train.options import as_plain, from_plain
+from headrace.train.options import from_plain
 from headrace.train.run import next_name
 
 train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
@@ -55,7 +55,7 @@ def node(
     except (ValueError, OSError, CheckpointError, FloatingPointError) as error:
         raise refused(str(error), NodeOptions) from None
     if json:
-        print(json_module.dumps({**result.summary(), "options": as_plain(options), "dataset": dataset}))
+        print(json_module.dumps({**result.summary(), "options": Run(place).header["options"], "dataset": dataset}))
     else:
         show_result(result, data)
 

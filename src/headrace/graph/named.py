@@ -66,6 +66,11 @@ def _value(key: str, text: str, kind: Any) -> Any:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         if "tuple" in str(kind):
             return tuple(float(part) for part in text.split(","))
-        return float(text) if kind is float else int(float(text)) if "e" in text.lower() else int(text)
-    except (KeyError, ValueError):
+        if kind is float:
+            return float(text)
+        number = float(text) if "e" in text.lower() else int(text)  # 2e6 is a whole number too
+        if number != int(number):
+            raise ValueError
+        return int(number)
+    except (KeyError, ValueError, OverflowError):
         raise ValueError(f"{key}={text} cannot be read: give a number" if kind is not bool else f"{key} is true or false") from None

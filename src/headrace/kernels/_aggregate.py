@@ -233,8 +233,13 @@ def _aggregate_backward(
     need_weight: bool,
     threads: int,
 ) -> tuple[Tensor, Tensor]:
+    entries, begin, end = len(indices), int(indptr[0]), int(indptr[-1])
+    if end - begin < entries:  # a range of a graph's rows: its entries alone
+        indptr, indices, weight = indptr - begin, indices[begin:end], None if weight is None else weight[begin:end]
+        t_indptr = None
     if x.device.type != "cpu":
-        return _backward_elsewhere(grad, x, indptr, indices, weight, ids, where, reduce, need_x, need_weight)
+        grad_x, inside = _backward_elsewhere(grad, x, indptr, indices, weight, ids, where, reduce, need_x, need_weight)
+        return grad_x, torch.nn.functional.pad(inside, (begin, entries - end)) if need_weight else inside
     threads = thread_count(threads or None)
     wide = _sum_type(x.dtype)
     share = indptr.diff().clamp_min(1).to(wide).reciprocal() if reduce == "mean" else None
@@ -264,13 +269,13 @@ def _aggregate_backward(
         if ids is not None:  # ids may repeat: rows of one id add up
             grad_x = torch.zeros_like(x).index_add_(0, ids.long(), grad_x)
     if need_weight:
-        grad_weight = torch.empty(len(indices), dtype=wide)
+        grad_weight = torch.zeros(entries, dtype=wide) if end - begin < entries else torch.empty(entries, dtype=wide)
         _native.weight_gradient(
             x,
             indptr,
             indices,
             grad,
-            grad_weight,
+            grad_weight[begin:end],
             ids=ids,
             row_scale=share,
             where=where if reduce == "max" else None,

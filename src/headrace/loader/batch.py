@@ -69,6 +69,10 @@ class Batch:
         """How many in-neighbours each sampled node has in the whole graph, itself not counted.  # [nodes]"""
         if self.graph is None:
             raise ValueError("this batch does not know its graph")
+        if self.graph.weight is not None:
+            raise ValueError(
+                "sampled blocks carry no edge weights, which GCN would use: train on the whole graph, or without weights"
+            )
         return gather(self.graph.degrees(loops=False), self.n_id)
 
     @cached_property

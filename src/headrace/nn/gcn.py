@@ -56,6 +56,8 @@ class GCNConv(nn.Module):
         self, x: Tensor, where: Structure | Tensor, edge_weight: Tensor | None = None, *, ids: Tensor | None = None
     ) -> Tensor:
         """New rows of the targets.  # [num_src, in] -> [num_dst, out]"""
+        if isinstance(x, tuple):
+            raise ValueError("GCNConv takes one x, not a pair: its norms are those of one set of nodes (SAGEConv takes pairs)")
         where = structure_of(where, x, edge_weight, ids)
         if transform_first(where, self.in_channels, self.out_channels):
             out = self._sum(self.lin(sources_of(x, where, ids)), where, None)

@@ -51,7 +51,7 @@ class GINConv(nn.Module):
         moved = nn.functional.linear(sources, first.weight)
         own = nn.functional.linear(x[1], first.weight) if isinstance(x, tuple) else targets_of(moved, where, None)
         out = self._sum((moved, own), where, None)
-        out = out if first.bias is None else out + first.bias
+        out = out if first.bias is None else out + first.bias.to(out.dtype)  # under autocast, the type that a linear map gives
         for module in rest:
             out = module(out)
         return out

@@ -62,7 +62,7 @@ class SAGEConv(nn.Module):
         if self.reduce != "max" and transform_first(where, *self.lin_l.weight.shape[::-1]):
             out = self._sum(F.linear(sources_of(x, where, ids), self.lin_l.weight), where, None)
             if self.lin_l.bias is not None:
-                out = out + self.lin_l.bias
+                out = out + self.lin_l.bias.to(out.dtype)  # under autocast, the type that a linear map gives
             if self.root_weight:
                 out = out + self.lin_r(targets_of(x, where, ids))
         elif self.root_weight:  # one product of the two halves side by side

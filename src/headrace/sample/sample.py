@@ -22,7 +22,7 @@ class Block:
     indptr: Tensor
     indices: Tensor
     num_src: int
-    degree: Tensor | None = None  # in-degrees of the sources in the whole graph, where a layer asks for them (GCN)
+    degree: Tensor | None = None  # of the sources in the whole graph, loops not counted, where a layer asks for it (GCN)
     permutation: None = None
     first: int = 0  # row i is of source first + i
 

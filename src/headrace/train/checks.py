@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.graph import Dataset
 
@@ -79,3 +79,10 @@ def _check_features(x: Tensor) -> None:
             row, column = (int(i) for i in bad.nonzero()[0])
             node = begin + row * step
             raise ValueError(f"features must be finite: x[{node}, {column}] is {float(x[node, column])}")
+
+
+def check_weights(data: Dataset, model: nn.Module, *, sampled: bool) -> None:
+    """Raise ValueError where a model would use a graph's edge weights in validation but not in its sampled batches."""
+    uses = any(getattr(module, "wants_degree", False) for module in model.modules())
+    if sampled and uses and data.graph.weight is not None:
+        raise ValueError("sampled batches carry no edge weights, which gcn would use: train with full_batch, or without weights")

@@ -7,6 +7,7 @@ range of rows; a table that is larger than `memory` lies in a temporary file.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -131,13 +132,15 @@ def _table(rows: int, width: int, dtype: torch.dtype, limit: int) -> Tensor:
     if size <= limit:
         return torch.empty(rows, width, dtype=dtype)
     with tempfile.TemporaryFile(prefix="headrace-") as file:  # it has no name, and is gone when the last view of it is
-        file.truncate(size)
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # a page that finds no room later would end the process
+        except OSError as error:
+            place, room = tempfile.gettempdir(), f"{size / 2**30:.2f} GiB"
+            raise OSError(error.errno, f"a table of {room} does not fit in {place} ({error.strerror}): set TMPDIR") from error
         return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=(size,))).view(dtype).view(rows, width)
 
 
 def _half_of_memory() -> int:
-    import os
-
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (ValueError, OSError, AttributeError):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from headrace.pipeline import Trace
+from headrace.pipeline import StageTimes, Trace
 from headrace.store import kept_memory
 from headrace.train.clock import Clock, process_memory
 from headrace.train.interrupt import Interrupt, interruptible
@@ -66,8 +66,12 @@ class Recipe(Protocol):
         """Accuracies that the run ends with, of the best weights."""
         ...
 
+    def stages(self) -> list[StageTimes]:
+        """What the pipeline's stages spent their time on, in this epoch so far."""
+        ...
+
     def facts(self) -> dict[str, Any]:
-        """Of the epoch that just ended, for the log: stages, memory, cache."""
+        """Of the epoch that just ended, for the log: memory, cache."""
         ...
 
 
@@ -87,6 +91,7 @@ class State:
 
 
 _END = object()  # no batch is this
+_TELL_SECONDS = 0.25  # from one look at the stages to the next
 
 
 class _StopError(Exception):
@@ -103,7 +108,7 @@ class Trainer:
         self.best_weights: dict[str, Tensor] | None = None
         self.clock = Clock(trace)
         self.ended: dict[str, Any] | None = None
-        self._resumed_seconds, self._begin, self._saved = 0.0, perf_counter(), perf_counter()
+        self._resumed_seconds, self._begin, self._saved, self._told = 0.0, perf_counter(), perf_counter(), 0.0
 
     def fit(self, header: dict[str, Any]) -> dict[str, Any]:
         """Train; returns the last line of the log. Raises KeyboardInterrupt, with a checkpoint written, if asked to stop."""
@@ -214,6 +219,9 @@ class Trainer:
             line.pop("bytes")
             self.run.log("step", **line)
         self.watcher.step(event, clock.seconds)
+        if perf_counter() - self._told >= _TELL_SECONDS:
+            self._told = perf_counter()
+            self.watcher.stages([asdict(times) for times in self.recipe.stages()])
 
     def _count(self, done: Step, loss: float) -> None:
         sums = self.state.sums
@@ -230,7 +238,7 @@ class Trainer:
         self._check_weights()
         batches = max(state.batch, 1)
         training = sums["seconds"]
-        facts = self.recipe.facts()
+        facts, stages = self.recipe.facts(), self.recipe.stages()
         last = state.epoch + 1 == options.epochs
         score: Score | None = None
         if last or (state.epoch + 1) % options.validate_every == 0:
@@ -260,6 +268,7 @@ class Trainer:
             "time": time,
             "throughput": rates,
             "sampled": {name: [n / batches for n in sums[name]] for name in ("nodes", "edges")} if sums["edges"] else None,
+            "stages": [asdict(times) for times in stages],
             **facts,
         }
         line["memory"] = {**process_memory(), **facts.get("memory", {})}

@@ -8,15 +8,20 @@ from typing import Any
 from headrace.train.watch import StepEvent, Watcher
 
 
+def summary_writer() -> Any:
+    """Torch's writer, or an error that says what is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("tensorboard needs the package of that name: pip install headrace[tensorboard]") from None
+    return SummaryWriter
+
+
 class TensorBoard(Watcher):
     """Writes losses, accuracies, times and throughput to a folder that `tensorboard --logdir` shows."""
 
     def __init__(self, folder: Path, every: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError("tensorboard=True needs the package tensorboard: pip install headrace[tensorboard]") from None
-        self.writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self.writer: Any = summary_writer()(str(folder))
         self.every = every
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:

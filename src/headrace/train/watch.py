@@ -32,6 +32,9 @@ class Watcher:
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         """A step is done; `clock` has the epoch's seconds by part so far."""
 
+    def stages(self, stages: list[dict[str, Any]]) -> None:
+        """What each stage of the pipeline did in this epoch so far; told a few times a second."""
+
     def validating(self, done: int, total: int) -> None:
         """Validation goes on."""
 
@@ -59,6 +62,9 @@ class Watchers(Watcher):
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         self._each(lambda w: w.step(event, clock))
+
+    def stages(self, stages: list[dict[str, Any]]) -> None:
+        self._each(lambda w: w.stages(stages))
 
     def validating(self, done: int, total: int) -> None:
         self._each(lambda w: w.validating(done, total))

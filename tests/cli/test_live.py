@@ -1,0 +1,225 @@
+import io
+import random
+import re
+import sys
+import threading
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.lines import Lines
+from headrace.cli.live import LiveView, sparkline
+from headrace.train import StepEvent
+
+HEADER = {
+    "task": "node",
+    "dataset": {"spec": "generate:products?scale=0.05", "name": None, "nodes": 122_451, "edges": 6_185_914, "best_accuracy": 0.951},
+    "options": {"model": "sage", "seed": 3},
+    "parameters": 206_895,
+}
+WHERE = {"epochs": 10, "batches": 192, "epoch": 0, "batch": 0}
+CLOCK = {"wait": 0.5, "gather": 1.0, "forward": 4.0, "backward": 3.5, "step": 0.5, "validate": 0.5}
+EPOCH = {
+    "epoch": 0,
+    "epoch_seconds": 9.5,
+    "loss": 1.25,
+    "train_accuracy": 0.5,
+    "val_accuracy": 0.625,
+    "stages": [
+        {"name": "sample", "threads": 2, "items": 192, "busy": 3.0, "starved": 0.0, "held": 1.0},
+        {"name": "consumer", "threads": 1, "items": 192, "busy": 9.0, "starved": 1.0, "held": 0.0},
+    ],
+    "memory": {"resident": 3 << 30, "peak": 4 << 30, "data": 1 << 30, "buffers": 1 << 29, "buffers_peak": 1 << 29},
+}
+
+
+def step(number: int, loss: float = 1.0, **more) -> StepEvent:
+    values = {"epoch": 0, "batch": number, "step": number, "seconds": 0.1 * number, "loss": loss, "accuracy": 0.75, "seeds": 1024}
+    return StepEvent(**{**values, "nodes": 400_000, "edges": 600_000, "bytes": 1 << 28, **more})
+
+
+@pytest.fixture
+def screen():
+    """A terminal, as far as rich can tell."""
+    file = io.StringIO()
+    console = Console(force_terminal=True, file=file, width=100, height=40, color_system="truecolor")
+    view = LiveView(console)
+    yield view
+    view.close()
+
+
+def drawn(view: LiveView) -> str:
+    """What the view shows now, without colours."""
+    console = Console(file=io.StringIO(), width=100, height=40)
+    console.print(view._view())
+    return console.file.getvalue()
+
+
+def test_the_view_shows_loss_accuracy_throughput_stages_and_memory(screen):
+    screen.begin(HEADER, **WHERE)
+    for number in range(1, 60):
+        screen.step(step(number, loss=4.0 / number), CLOCK)
+    screen.epoch(EPOCH)
+    text = drawn(screen)
+    for shown in (
+        "sage · 206,895 parameters · generate:products?scale=0.05: 122,451 nodes",
+        "epochs",
+        "1/10",
+        "59/192",
+        f"{4.0 / 59:.4f}",
+        "train 75.00 %",
+        "val 62.50 % (best 62.50 %)",
+        "best possible 95.10 %",
+        "seeds/s",
+        "M sampled edges/s",
+        "GB/s of features",
+        "GiB resident",
+        "data 1.00, batch buffers 0.50",
+        "forward 40 %",
+        "wait 5 %",
+        "busy 75 %, waits for input 0 %, held back 25 %",
+        "training",
+        "busy 90 %, waits for input 10 %, held back 0 %",
+        "█",
+        "▁",
+    ):
+        assert shown in text, shown
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_the_view_can_be_drawn_at_any_moment(screen):
+    assert drawn(screen)
+    screen.begin(HEADER, **{**WHERE, "epoch": 4, "batch": 7})
+    assert "4/10" in drawn(screen)
+    assert "7/192" in drawn(screen)
+    screen.step(step(8), {})
+    assert "..." in drawn(screen)  # one step has no speed yet
+    screen.validating(30, 100)
+    assert "validate" in drawn(screen)
+    assert "30/100" in drawn(screen)
+    screen.step(step(9, edges=0, bytes=0), CLOCK)  # a whole graph draws no edges
+    assert "30/100" not in drawn(screen)
+    assert "sampled edges" not in drawn(screen)
+    screen.epoch({**EPOCH, "val_accuracy": None, "stages": [], "memory": {"data": 1}})
+    assert "val " not in drawn(screen)
+    screen.begin(HEADER, **WHERE)  # the next repeat
+    assert "0/10" in drawn(screen)
+
+
+def test_the_terminal_is_given_back(screen):
+    screen.begin(HEADER, **WHERE)
+    screen.step(step(1), CLOCK)
+    screen.close()
+    screen.close()
+    text = screen.console.file.getvalue()
+    assert "sage" in text
+    assert "\x1b[?25l" in text  # the cursor is hidden,
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # and comes back
+    assert screen.live is None
+
+
+def test_a_note_is_printed_as_it_is(screen):
+    screen.begin(HEADER, **WHERE)
+    screen.note("written to [/runs]")
+    assert "written to [/runs]" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.console.file.getvalue())
+
+
+def test_a_name_with_brackets_is_shown_as_it_is(screen):
+    screen.begin({**HEADER, "dataset": {**HEADER["dataset"], "spec": "data/[/old] [red]"}}, **WHERE)
+    assert "data/[/old] [red]" in drawn(screen)
+
+
+def test_the_view_is_drawn_while_training_goes_on(screen):
+    """Another thread draws: it must bear that events arrive meanwhile."""
+    screen.begin(HEADER, **WHERE)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    done = threading.Event()
+
+    def train():
+        number = 0
+        while not done.is_set():
+            number += 1
+            screen.step(step(number), CLOCK)
+            if number % 50 == 0:
+                screen.epoch(EPOCH)
+                screen.epochs.clear()
+                screen.epochs.append(EPOCH)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(150):
+            screen._figures()
+            screen._waits()
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+
+def test_a_sparkline_goes_from_its_smallest_value_to_its_largest():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([7, 0]) == "█▁"
+    assert sparkline([5.0]) == "▁"
+    assert sparkline([2.0, 2.0, 2.0]) == "▁▁▁"
+
+
+def test_a_sparkline_of_many_values_shows_means():
+    assert sparkline([0, 0, 10, 10, 5, 5], width=3) == "▁█▅"
+    draw = random.Random(0)
+    for count in range(1, 400, 7):
+        line = sparkline([draw.random() for _ in range(count)], width=40)
+        assert len(line) == min(count, 40)
+        assert set(line) <= set("▁▂▃▄▅▆▇█")
+    falling = sparkline([1.0 / (i + 1) for i in range(400)], width=40)
+    assert falling[0] == "█"
+    assert list(falling) == sorted(falling, reverse=True)
+
+
+# Plain lines, where there is no terminal
+
+
+def test_lines_tell_the_beginning_each_long_epoch_and_the_end(capsys):
+    lines = Lines()
+    lines.begin(HEADER, **{**WHERE, "epochs": 3, "epoch": 1, "batch": 7})
+    lines.epoch({**EPOCH, "epoch": 1})
+    lines.epoch({**EPOCH, "epoch": 2, "val_accuracy": None})
+    lines.note("something")
+    lines.end({"reason": "finished", "seconds": 12.25, "test_accuracy": 0.875, "best_epoch": 1})
+    lines.end({"reason": "early stop", "seconds": 1.0, "test_accuracy": None, "best_epoch": 0})
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert said.splitlines() == [
+        "sage with 206,895 parameters on 122,451 nodes, 6,185,914 edges: 3 epochs of 192 batches, seed 3, going on at epoch 2, batch 8",
+        "epoch 2/3 loss 1.2500 train 0.5000 val 0.6250 in 9.50 s",
+        "epoch 3/3 loss 1.2500 train 0.5000 in 9.50 s",
+        "something",
+        "finished after 12.2 s, test accuracy 0.8750 (best epoch 2)",
+        "early stop after 1.0 s (best epoch 1)",
+    ]
+
+
+def test_short_epochs_have_a_line_a_second_and_the_last_always(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("headrace.cli.lines.time.monotonic", lambda: now[0])
+    lines = Lines()
+    lines.begin(HEADER, **{**WHERE, "epochs": 100})
+    for epoch in range(100):
+        now[0] += 0.0625
+        lines.epoch({**EPOCH, "epoch": epoch, "epoch_seconds": 0.0625})
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in said[1:]] == ["16/100", "32/100", "48/100", "64/100", "80/100", "96/100", "100/100"]
+
+
+def test_a_long_epoch_has_lines_within(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("headrace.cli.lines.time.monotonic", lambda: now[0])
+    lines = Lines()
+    lines.begin(HEADER, **WHERE)
+    for number in range(1, 50):
+        now[0] += 1
+        lines.step(step(number), CLOCK)
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == "epoch 1/10 batch 11/192 loss 1.0000 accuracy 0.7500"
+    assert len(said) == 1 + 4
