@@ -149,7 +149,7 @@ def test_the_view_is_drawn_while_training_goes_on(screen):
     thread = threading.Thread(target=train)
     thread.start()
     try:
-        for _ in range(150):
+        for _ in range(300):
             screen._figures()
             screen._waits()
     finally:
@@ -191,7 +191,8 @@ def test_lines_tell_the_beginning_each_long_epoch_and_the_end(capsys):
     out, said = capsys.readouterr()
     assert out == ""
     assert said.splitlines() == [
-        "sage with 206,895 parameters on 122,451 nodes, 6,185,914 edges: 3 epochs of 192 batches, seed 3, going on at epoch 2, batch 8",
+        "sage with 206,895 parameters on 122,451 nodes, 6,185,914 edges: "
+        "3 epochs of 192 batches, seed 3, going on at epoch 2, batch 8",
         "epoch 2/3 loss 1.2500 train 0.5000 val 0.6250 in 9.50 s",
         "epoch 3/3 loss 1.2500 train 0.5000 in 9.50 s",
         "something",

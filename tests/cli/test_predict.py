@@ -111,11 +111,9 @@ def test_original_ids_come_back(tmp_path):
     split = {int(i): name for name, ids in data.splits.items() for i in ids}
     rows = [",".join([names[i], "abc"[data.y[i]], split[i], *map(str, data.x[i].tolist())]) for i in range(200)]
     (tmp_path / "nodes.csv").write_text("\n".join(["paper,field,split,a,b,c,d", *rows]) + "\n")
-    imported = runner.invoke(
-        app,
-        ["import", str(tmp_path / "edges.csv"), str(tmp_path / "papers"), "--header", "yes", "--nodes", str(tmp_path / "nodes.csv")]
-        + ["--id-column", "paper", "--label-column", "field", "--split-column", "split", "--feature-columns", "a,b,c,d"],
-    )
+    files = [tmp_path / "edges.csv", tmp_path / "papers", "--header", "yes", "--nodes", tmp_path / "nodes.csv"]
+    columns = ["--id-column", "paper", "--label-column", "field", "--split-column", "split", "--feature-columns", "a,b,c,d"]
+    imported = runner.invoke(app, ["import", *map(str, files), *columns])
     assert imported.exit_code == 0, imported.output
     papers = hr.open(tmp_path / "papers")
     result = node(papers, options=OPTIONS, out=tmp_path / "run")

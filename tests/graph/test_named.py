@@ -27,7 +27,8 @@ def test_a_preset_with_its_arguments():
 
 
 def test_a_community_graph_with_its_arguments():
-    spec = "generate:community?nodes=500&edges=4e3&classes=3&features=5&homophily=0.7&directed=true&splits=0.5,0.25,0.25&block=50&seed=9"
+    spec = "generate:community?nodes=500&edges=4e3&classes=3&features=5&homophily=0.7&directed=true&block=50&seed=9"
+    spec += "&splits=0.5,0.25,0.25"
     wanted = hr.generate.community(
         nodes=500, edges=4000, classes=3, features=5, homophily=0.7, directed=True, splits=(0.5, 0.25, 0.25), block=50, seed=9
     )

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from training_cases import StopAt, Stopped, assert_same_run, small
+from training_cases import StopAt, StoppedError, assert_same_run, small
 
 import headrace as hr
 from headrace.train import CheckpointError, Run, Watcher, node
@@ -43,7 +43,9 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch
         (tmp_path / "last.pt.new").symlink_to("/dev/full")  # a real full disk
     else:
         monkeypatch.setattr(os, where, no_space)
-    with pytest.raises(CheckpointError, match=r"could not be written: No space left on device; the one before is whole \(.*last\.pt\)"):
+    with pytest.raises(
+        CheckpointError, match=r"could not be written: No space left on device; the one before is whole \(.*last\.pt\)"
+    ):
         save_checkpoint(file, {**STATE, "end": {"test": 1.0}})
     assert file.read_bytes() == before
     assert [f.name for f in tmp_path.iterdir()] == ["last.pt"]
@@ -51,7 +53,7 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch
 
 def test_of_a_first_checkpoint_that_fails_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", no_space)
-    with pytest.raises(CheckpointError, match="No space left on device$"):
+    with pytest.raises(CheckpointError, match=r"could not be written: No space left on device$"):
         save_checkpoint(tmp_path / "last.pt", STATE)
     assert list(tmp_path.iterdir()) == []
 
@@ -178,7 +180,7 @@ def test_ctrl_c_on_a_full_disk_says_that_there_is_no_checkpoint(data, tmp_path, 
 
 def test_a_loss_that_is_lost_names_its_place_and_keeps_the_last_checkpoint(data, tmp_path):
     place = tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         node(data, options=options(lr=1e25, optimizer="sgd"), out=place, watcher=StopAt("begin", 1))
     with pytest.raises(FloatingPointError, match=r"at epoch 0, batch [12]: .*lower lr \(1e\+25\)"):
         node(data, options=options(lr=1e25, optimizer="sgd"), out=place, resume=True)

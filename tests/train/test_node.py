@@ -232,7 +232,9 @@ def test_repeats_have_seeds_of_their_own_and_a_mean_and_deviation(data, tmp_path
     assert Run(tmp_path / "run").result() == result.summary()
     for i in range(3):
         assert Run(tmp_path / "run" / f"repeat-{i}").header["options"]["seed"] == 5 + i
-    assert result.seconds == pytest.approx(sum(Run(tmp_path / "run" / f"repeat-{i}").metrics("end")[0]["seconds"] for i in range(3)))
+    assert result.seconds == pytest.approx(
+        sum(Run(tmp_path / "run" / f"repeat-{i}").metrics("end")[0]["seconds"] for i in range(3))
+    )
 
 
 def test_one_run_has_no_deviation(data):
@@ -332,7 +334,7 @@ def test_weights_that_are_lost_are_an_error_even_in_the_last_step(data, tmp_path
     for splits in (data.splits, {"train": data.splits["train"]}):
         own = OwnLayers(16, 4)
         own.layers[0].lin_l.weight.register_hook(lambda grad: grad * float("nan"))
-        with pytest.raises(FloatingPointError, match="weights .* are no longer finite at epoch 0, batch 1"):
+        with pytest.raises(FloatingPointError, match=r"weights .* are no longer finite at epoch 0, batch 1"):
             node(dataclasses.replace(data, splits=splits), own, small(epochs=1, full_batch=True))
 
 
@@ -398,7 +400,10 @@ def test_the_run_directory_holds_everything(data, tmp_path):
     result = node(data, options=small(epochs=2, log_every=4), out=place, spec="some:data")
     assert {file.name for file in place.iterdir()} == {"options.json", "metrics.jsonl", "trace.json", "result.json", "checkpoints"}
     run = Run(place)
-    assert run.header["dataset"] | {"spec": "some:data", "nodes": 2000, "edges": 40_000, "features": 16, "classes": 4} == run.header["dataset"]
+    assert (
+        run.header["dataset"] | {"spec": "some:data", "nodes": 2000, "edges": 40_000, "features": 16, "classes": 4}
+        == run.header["dataset"]
+    )
     assert run.header["parameters"] == sum(p.numel() for p in result.model.parameters())
     assert [line["step"] for line in run.metrics("step")] == [4, 8, 12, 16, 20]
     assert [line["kind"] for line in run.metrics()] == ["step"] * 2 + ["epoch"] + ["step"] * 3 + ["epoch", "end"]
@@ -458,7 +463,9 @@ def test_bags_of_words_are_scaled_to_rows_that_sum_to_one(data):
     assert with_features(data, small()) is data  # neither sparse nor without negative values
     half = dataclasses.replace(words, x=torch.cat([words.x[:, :8], torch.ones(2000, 8)], dim=1))
     assert with_features(half, small()) is half  # not sparse
-    assert torch.allclose(with_features(dataclasses.replace(data, x=data.x.abs()), small(features="rows")).x.sum(dim=1), torch.ones(2000))
+    assert torch.allclose(
+        with_features(dataclasses.replace(data, x=data.x.abs()), small(features="rows")).x.sum(dim=1), torch.ones(2000)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
@@ -553,3 +560,12 @@ def test_options_that_cannot_be_are_refused(changes, message):
 def test_layers_and_fanout_follow_from_each_other(given, depth, fanouts):
     options = NodeOptions(**given)
     assert (options.depth, options.fanouts) == (depth, fanouts)
+
+
+def test_features_in_bf16_train_in_bf16_and_are_refused_in_fp32():
+    data = hr.generate.community(nodes=1_000, edges=20_000, classes=3, features=16, splits=(0.5, 0.2, 0.3))
+    data.x = data.x.bfloat16()
+    options = hr.train.NodeOptions(hidden=32, fanout=(5, 5), epochs=10, batch_size=50, lr=0.01, precision="bf16")
+    assert hr.train.node(data, options=options).test_accuracy[0] > 0.7
+    with pytest.raises(ValueError, match=r"features are torch\.bfloat16, and the model computes with fp32"):
+        hr.train.node(data, options=dataclasses.replace(options, precision="fp32"))

@@ -16,12 +16,12 @@ def small(**changes) -> NodeOptions:
     return NodeOptions(**{**SMALL, **changes})
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The process is gone, as far as a test is concerned: nothing is written after it."""
 
 
 class StopAt(Watcher):
-    """Does something at the n-th event of a kind: raises `Stopped`, or sends this process a signal, as Ctrl-C does."""
+    """Does something at the n-th event of a kind: raises `StoppedError`, or sends this process a signal, as Ctrl-C does."""
 
     def __init__(self, kind: str, number: int, sent: int | None = None) -> None:
         self.kind, self.number, self.sent = kind, number, sent
@@ -31,7 +31,7 @@ class StopAt(Watcher):
             self.number -= 1
             if self.number == 0:
                 if self.sent is None:
-                    raise Stopped
+                    raise StoppedError
                 os.kill(os.getpid(), self.sent)
 
     def begin(self, header, **where):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.lines import Lines
@@ -108,7 +109,7 @@ def show_result(result: NodeResult, data: Dataset) -> None:
         table.add_row("where the time went", ", ".join(words))
         table.add_row("peak memory", f"{max(e['memory']['peak'] for e in epochs) / 2**20:,.0f} MiB")
     table.add_row("in all", f"{result.seconds:.1f} s")
-    table.add_row("run", f"{result.run}   (headrace report {result.run})")
+    table.add_row("run", escape(f"{result.run}   (headrace report {result.run})"))
     Console().print(table)
 
 

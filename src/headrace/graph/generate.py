@@ -220,8 +220,8 @@ def _check(
         raise ValueError(f"block must be positive, not {block}")
     if exponent <= 2:
         raise ValueError(f"exponent must be above 2, or the mean degree is not finite; got {exponent}")
-    if min(splits) < 0 or sum(splits) > 1 + 1e-9:
-        raise ValueError(f"splits must be shares that add up to at most 1, not {splits}")
+    if len(splits) != 3 or min(splits) < 0 or sum(splits) > 1 + 1e-9:
+        raise ValueError(f"splits must be three shares (train, val, test) that add up to at most 1, not {splits}")
 
 
 def _class_ends(nodes: int, classes: int) -> NDArray[np.int64]:

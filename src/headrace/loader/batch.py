@@ -176,6 +176,8 @@ class WholeBatch:
 
     @property
     def degree(self) -> Tensor:
+        if self.data.graph.weight is not None:
+            raise ValueError("edge weights are not moved to a device, and GCN would use them: train on the CPU, or without weights")
         return self.data.graph.degrees(loops=False)
 
     def to(self, device: str | torch.device) -> WholeBatch | MovedBatch:

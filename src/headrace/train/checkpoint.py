@@ -18,7 +18,7 @@ class CheckpointError(RuntimeError):
 
 
 def save_checkpoint(path: Path, state: dict[str, Any], log: BinaryIO | None = None) -> None:
-    """Replace the checkpoint at `path`. What was there stays whole until the new one, with the `log` it counts on, is on the disk."""
+    """Replace the checkpoint at `path`, which stays whole until the new one, and the `log` it counts on, is on the disk."""
     data = BytesIO()
     torch.save({"format": FORMAT, **state}, data)
     try:

@@ -47,9 +47,10 @@ def _check_labels(data: Dataset) -> None:
     y = data.y
     assert y is not None
     if y.dim() == 2:
-        values = y.float() if y.dtype == torch.bool else y
-        if bool(((values != 0) & (values != 1)).any()):
-            raise ValueError("labels of several columns must be 0 or 1")
+        for name in (n for n in _SPLITS if n in data.splits and y.dtype != torch.bool):
+            values = y[data.splits[name]]
+            if bool(((values != 0) & (values != 1)).any()):
+                raise ValueError(f"labels of several columns must be 0 or 1, and those of split {name!r} are not")
         return
     if y.dtype.is_floating_point:
         raise ValueError(f"labels must be class numbers, not {y.dtype}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,10 +77,10 @@ def infer(
     return x if wanted is None else gather(x, wanted)
 
 
-def layers_of(model: nn.Module) -> Sequence[nn.Module] | None:
+def layers_of(model: nn.Module) -> list[nn.Module] | None:
     """The layers that a model is made of, if it says so."""
     layers: Any = getattr(model, "layers", None)
-    return layers if isinstance(layers, (nn.ModuleList, nn.Sequential, list, tuple)) and len(layers) else None
+    return list(layers) if isinstance(layers, (nn.ModuleList, nn.Sequential, list, tuple)) and len(layers) else None
 
 
 def _all(layer: nn.Module, x: Tensor, graph: Graph, limit: int, tell: Callable[[int], None]) -> Tensor:

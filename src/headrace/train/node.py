@@ -223,8 +223,9 @@ def header_of(data: Dataset, options: NodeOptions, spec: str | None, model: nn.M
 
 def make_model(data: Dataset, options: NodeOptions) -> GNN:
     """The model that the options describe."""
-    if data.x is not None and data.x.dtype != torch.float32:
-        raise ValueError(f"features are {data.x.dtype}, and the model computes with float32: convert x with .float()")
+    allowed = (torch.float32, torch.bfloat16) if options.precision == "bf16" else (torch.float32,)
+    if data.x is not None and data.x.dtype not in allowed:
+        raise ValueError(f"features are {data.x.dtype}, and the model computes with {options.precision}: convert x with .float()")
     return GNN(
         data.num_features,
         options.hidden,
