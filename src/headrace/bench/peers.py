@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
 from typing import Any, Protocol
@@ -115,27 +116,34 @@ class _Timed:
         return {part: statistics.median(t[part] for t in later) for part in later[0]}
 
 
+@dataclass(frozen=True)
+class Sage:
+    """The model and the steps that everybody trains."""
+
+    fanouts: tuple[int, ...]
+    batch: int
+    hidden: int
+    dropout: float
+    rate: float
+
+
 class PygTraining:
     """PyG's own `GraphSAGE` and loader, cut down layer by layer as its documentation advises (trim_to_layer)."""
 
-    def __init__(
-        self,
-        data: Dataset,
-        weights: dict[str, Tensor],
-        fanouts: Sequence[int],
-        batch: int,
-        hidden: int,
-        dropout: float,
-        rate: float,
-    ) -> None:
+    def __init__(self, data: Dataset, weights: dict[str, Tensor], sage: Sage) -> None:
         from torch_geometric.loader import NeighborLoader
         from torch_geometric.nn import GraphSAGE
 
-        self.model: Any = GraphSAGE(data.num_features, hidden, len(fanouts), data.num_classes, dropout=dropout)
+        self.model: Any = GraphSAGE(data.num_features, sage.hidden, len(sage.fanouts), data.num_classes, dropout=sage.dropout)
         self.model.load_state_dict(weights)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=sage.rate)
         self.loader: Any = NeighborLoader(
-            pyg_data(data), list(fanouts), input_nodes=data.splits["train"], batch_size=batch, shuffle=True, is_sorted=True
+            pyg_data(data),
+            list(sage.fanouts),
+            input_nodes=data.splits["train"],
+            batch_size=sage.batch,
+            shuffle=True,
+            is_sorted=True,
         )
         self.timed = _Timed()
 
@@ -173,33 +181,24 @@ class PygTraining:
 class DglTraining:
     """DGL's `SAGEConv` on its sampled blocks."""
 
-    def __init__(
-        self,
-        data: Dataset,
-        weights: dict[str, Tensor],
-        fanouts: Sequence[int],
-        batch: int,
-        hidden: int,
-        dropout: float,
-        rate: float,
-    ) -> None:
+    def __init__(self, data: Dataset, weights: dict[str, Tensor], sage: Sage) -> None:
         import dgl
 
         assert data.x is not None
         assert data.y is not None
-        self.x, self.y, self.seeds, self.batch = data.x, data.y, data.splits["train"], batch
+        self.x, self.y, self.seeds, self.batch = data.x, data.y, data.splits["train"], sage.batch
         self.graph = dgl_graph(data)
-        self.sampler = dgl.dataloading.NeighborSampler(list(fanouts)[::-1])
-        widths = [data.num_features, *[hidden] * (len(fanouts) - 1), data.num_classes]
-        self.convs: Any = torch.nn.ModuleList([dgl.nn.SAGEConv(widths[i], widths[i + 1], "mean") for i in range(len(fanouts))])
+        self.sampler = dgl.dataloading.NeighborSampler(list(sage.fanouts)[::-1])
+        widths = [data.num_features, *[sage.hidden] * (len(sage.fanouts) - 1), data.num_classes]
+        self.convs: Any = torch.nn.ModuleList([dgl.nn.SAGEConv(widths[i], widths[i + 1], "mean") for i in range(len(sage.fanouts))])
         with torch.no_grad():
             conv: Any
             for i, conv in enumerate(self.convs):
                 conv.fc_neigh.weight.copy_(weights[f"convs.{i}.lin_l.weight"])
                 conv.fc_self.weight.copy_(weights[f"convs.{i}.lin_r.weight"])
                 conv.fc_self.bias.copy_(weights[f"convs.{i}.lin_l.bias"])
-        self.dropout = torch.nn.Dropout(dropout)
-        self.optimizer = torch.optim.Adam(self.convs.parameters(), lr=rate)
+        self.dropout = torch.nn.Dropout(sage.dropout)
+        self.optimizer = torch.optim.Adam(self.convs.parameters(), lr=sage.rate)
         self.timed = _Timed()
 
     def epoch(self) -> None:

@@ -36,15 +36,16 @@ def run(setting: Setting) -> list[Row]:
         "ours": _Ours(train, first, "fp32", len(batches[0]), setting.threads),
         "ours, bf16": _Ours(train, first, "bf16", len(batches[0]), setting.threads),
     }
+    sage = peers.Sage(FANOUTS, len(batches[0]), HIDDEN, DROPOUT, RATE)
     weights = {name.replace("layers.", "convs.").replace(".conv.", "."): value for name, value in first.state_dict().items()}
     if setting.wants("pyg") and peers.pyg_backend():
         setting.progress("preparing PyG")
-        pyg = peers.PygTraining(train, weights, FANOUTS, len(batches[0]), HIDDEN, DROPOUT, RATE)
+        pyg = peers.PygTraining(train, weights, sage)
         _check_equal(train, first, pyg, len(batches[0]))
         runs[f"PyG {peers.pyg_backend()}, trimmed"] = pyg
     if setting.wants("dgl") and peers.has_dgl():
         setting.progress("preparing DGL")
-        runs["DGL"] = peers.DglTraining(train, weights, FANOUTS, len(batches[0]), HIDDEN, DROPOUT, RATE)
+        runs["DGL"] = peers.DglTraining(train, weights, sage)
     setting.progress("training")
     seconds = time_in_turn({name: training.epoch for name, training in runs.items()}, repeats=setting.repeats)
     per_step = {name: s / len(batches) for name, s in seconds.items()}

@@ -2,8 +2,8 @@
 
     out[i] = sum over the entries (i, j) of  alpha_ij * x[j],    alpha_i = softmax over j of score_ij
 
-Neither messages nor scores are ever built, in the gradient neither (FlashAttention's idea on compressed rows): kept are, per row and
-head, the largest score and the sum of exp(score - largest), from which the gradient finds each coefficient again. With
+Neither messages nor scores are ever built, in the gradient neither (FlashAttention's idea on compressed rows): kept are, per row
+and head, the largest score and the sum of exp(score - largest), from which the gradient finds each coefficient again. With
 D_i = <grad_i, out_i> and dropout's factor m the gradient of a score is alpha * (m * <grad_i, x_j> - D_i). A pass over the rows
 gives the gradients of `target` and `attention`, a pass over the transpose those of `x` and `source`. Every row has one writer that
 takes its entries in order, so any number of threads gives the same bits.
@@ -42,10 +42,10 @@ def attend(
     """GAT's attention: the score of (i, j) is leaky_relu(source[j] + target[i]).  # [n, heads, c] -> [rows, heads, c]
 
     Velickovic et al., "Graph attention networks", ICLR 2018. `source` is [n, heads] and `target` [rows, heads]; row i is the
-    node of source i. An empty row gives 0. With `self_loops` a row has exactly one entry for itself, whatever it has already. `dropout`
-    zeroes that share of the coefficients and scales up the others; which ones is a function of the seed, the entry's position and the
-    head. Scores and sums of bf16 and fp16 rows are kept in fp32. `reverse` (a graph's cached `graph.reverse()`) saves the
-    gradient making its own transpose.
+    node of source i. An empty row gives 0. With `self_loops` a row has exactly one entry for itself, whatever it has already.
+    `dropout` zeroes that share of the coefficients and scales up the others; which ones is a function of the seed, the entry's
+    position and the head. Scores and sums of bf16 and fp16 rows are kept in fp32. `reverse` (a graph's cached
+    `graph.reverse()`) saves the gradient making its own transpose.
     """
     _check(x, indptr, indices, self_loops, dropout, seed, slope)
     rows, heads = indptr.shape[0] - 1, x.shape[1]
@@ -170,7 +170,7 @@ def _factors(position: Tensor, heads: int, dropout: float, seed: int) -> Tensor:
     """What dropout multiplies each coefficient by.  # [entries] -> [entries, heads]"""
     mask = torch.empty(int(position.max()) + 1 if len(position) else 0, heads, dtype=torch.bool)
     _native.attend_mask(mask, dropout, seed, threads=1)
-    return mask.to(position.device)[position] / (1 - dropout)
+    return mask.to(position.device)[position].double() / (1 - dropout)
 
 
 def _weigh(x: Tensor, scores: Tensor, rows: Tensor, columns: Tensor, num_rows: int, factors: Tensor) -> Tensor:
