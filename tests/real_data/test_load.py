@@ -204,10 +204,20 @@ def test_an_explicit_root_goes_before_the_environment(data_root, monkeypatch, tm
     assert hr.load("nations", root=str(data_root)).num_nodes == 14
 
 
-def test_without_a_folder_the_error_says_how_to_give_one(monkeypatch):
+def test_without_a_folder_the_error_says_how_to_give_one(monkeypatch, tmp_path):
     monkeypatch.delenv("HEADRACE_DATA", raising=False)
-    with pytest.raises(ValueError, match=r"hr\.load\(name, root=\.\.\.\), or set HEADRACE_DATA"):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"there is no 'cora' in a folder `data` here or above: set HEADRACE_DATA"):
         hr.load("cora")
+
+
+def test_the_nearest_folder_above_is_found(monkeypatch, tmp_path, data_root):
+    monkeypatch.delenv("HEADRACE_DATA", raising=False)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "data").symlink_to(data_root)
+    (tmp_path / "project" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project" / "deep")
+    assert hr.load("cora").num_nodes == 2708
 
 
 def test_an_unknown_name_lists_what_is_there(data_root):
