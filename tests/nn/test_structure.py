@@ -216,6 +216,7 @@ def test_features_are_not_copied_where_the_sum_comes_first(monkeypatch):
 
 
 @every_layer
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.profiler")  # some builds of torch grumble when it starts
 @pytest.mark.parametrize("out", [16, 64])
 def test_nothing_of_edges_times_features_is_allocated(make, out):
     """No allocation of torch's, within the kernels too, reaches two columns of edges; indices and norms are one."""
