@@ -13,7 +13,7 @@ namespace {
 class Parts {
 public:
     explicit Parts(const Attention& in) : in_(in), work_(in.count + in.rows) {
-        parts_ = std::clamp<int64_t>(work_ * in.heads * in.channels >> 14, 1, std::clamp<int64_t>(in.rows, 1, 512));
+        parts_ = std::clamp<int64_t>(work_ * in.heads * in.channels >> 18, 1, std::clamp<int64_t>(in.rows, 1, 512));
     }
     int64_t count() const { return parts_; }
     int64_t begin(int64_t i) const {
