@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids, as_tensor, first_outside, thread_count
+from headrace._pinned import pin_in_place
 
 SelfLoops = Literal["keep", "add", "drop"]
 T = TypeVar("T")
@@ -136,8 +137,55 @@ class Graph:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, what was derived from them not counted."""
+        return sum(array.nbytes for array in self._arrays())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the graph lies. One in page-locked memory (`is_pinned`) is on the CPU, and a GPU may read it too."""
+        return self.indices.device
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.device.type == "cpu" and torch.cuda.is_available() and self.indices.is_pinned()
+
+    def to(self, device: str | torch.device) -> Graph:
+        """The graph in the memory of a device, where a sampler's kernels read it fastest."""
+        device = torch.device(device)
+        if device.type == self.device.type and device.index in (None, self.device.index):
+            return self
+        if self.device.type == "cpu":
+            self.validate()  # kernels of a GPU follow indices unchecked
+        return self._mapped(lambda array: array.to(device))
+
+    def pin(self) -> Graph:
+        """The graph in page-locked host memory, where kernels of a GPU read its edges over the bus (UVA) and the CPU as before.
+
+        Its arrays are locked in place, without a copy, until the graph is collected; a copy is made only of memory that the driver
+        cannot lock.
+        """
+        if self.device.type != "cpu":
+            raise ValueError(f"this graph is on {self.device}: only one in host memory can be pinned")
+        if not torch.cuda.is_available():
+            raise RuntimeError("pinning serves a GPU, and torch sees none here")
+        if self.is_pinned:
+            return self
+        self.validate()
+        if all(pin_in_place(array, self) for array in self._arrays()):
+            return self
+        return self._mapped(lambda array: array.pin_memory())
+
+    def _arrays(self) -> list[Tensor]:
         arrays = (self.indptr, self.indices, self.weight, self.edge_id, self.permutation)
-        return sum(a.nbytes for a in arrays if a is not None)
+        return [array for array in arrays if array is not None]
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Graph:
+        """The same graph over changed arrays."""
+        graph = Graph.__new__(Graph)
+        for name in ("indptr", "indices", "weight", "edge_id", "permutation"):
+            array = getattr(self, name)
+            setattr(graph, name, None if array is None else change(array))
+        graph._derived = {}
+        return graph
 
     def degrees(self, *, loops: bool = True) -> Tensor:
         """In-degree of every node, without edges from itself if `loops` is False.  # -> [num_nodes]"""
@@ -151,6 +199,7 @@ class Graph:
 
     def edge_index(self) -> Tensor:
         """All edges as PyG writes them, sources above targets, in row order.  # -> [2, num_edges]"""
+        self._needs_cpu("edge_index")
         out = torch.empty(2, self.num_edges, dtype=torch.int64)
         _native.expand_csr(self.indptr, self.indices, out, thread_count(None))
         return out
@@ -160,6 +209,7 @@ class Graph:
 
         Its `permutation[i]` is the position in this graph of the reverse's edge i.
         """
+        self._needs_cpu("reverse")
         return self.derived("reverse", lambda: self._reversed(thread_count(threads)))
 
     def rows(self, begin: int, end: int) -> RowRange:
@@ -177,7 +227,8 @@ class Graph:
 
     def _degrees_without_loops(self) -> Tensor:
         degrees = self.indptr.diff()
-        target = torch.repeat_interleave(torch.arange(self.num_nodes, dtype=self.indices.dtype), degrees)
+        rows = torch.arange(self.num_nodes, dtype=self.indices.dtype, device=self.device)
+        target = torch.repeat_interleave(rows, degrees)
         own = target[self.indices == target]
         return degrees - torch.bincount(own, minlength=self.num_nodes) if len(own) else degrees
 
@@ -194,14 +245,20 @@ class Graph:
 
     def validate(self, *, threads: int | None = None) -> None:
         """Raise ValueError unless every row lies within `indices` and every index names a node."""
+        self._needs_cpu("validate")
         try:
             _native.check_csr(self.indptr, self.indices, self.num_nodes, thread_count(threads))
         except ValueError as error:
             raise ValueError(f"not a valid graph of {self.num_nodes} nodes: {error}") from None
 
+    def _needs_cpu(self, what: str) -> None:
+        if self.device.type != "cpu":
+            raise ValueError(f"{what} works on a graph in host memory, and this one is on {self.device}: use graph.to('cpu')")
+
     def __repr__(self) -> str:
         extra = "".join(f", {n}" for n in ("weight", "edge_id", "permutation") if getattr(self, n) is not None)
-        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{extra})"
+        place = "" if self.device.type == "cpu" else f", device={str(self.device)!r}"
+        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{extra}{place})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,12 +161,9 @@ def _elsewhere(
     for name, tensor in given.items():
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name} is on {tensor.device}, x is on {x.device}: move them to one device")
-    x = x.detach() if ids is None else x.detach()[ids.long()]
     if reduce == "max":
-        return _gpu.max_rows(x, indptr, indices, weight)
-    out = _gpu.sum_rows(x, indptr, indices, weight)
-    if reduce == "mean":
-        out = out / indptr.diff().clamp_min(1).unsqueeze(1).to(out.dtype)
+        return _gpu.max_rows(x.detach() if ids is None else x.detach()[ids.long()], indptr, indices, weight)
+    out = _gpu.sum_rows(x.detach(), indptr, indices, weight, ids=ids, mean=reduce == "mean")
     return out, x.new_empty((0, x.shape[1]), dtype=torch.int32)
 
 
@@ -184,18 +181,19 @@ def _backward_elsewhere(
 ) -> tuple[Tensor, Tensor]:
     wide = _sum_type(x.dtype)
     columns = x.shape[0] if ids is None else ids.shape[0]
-    share = grad / indptr.diff().clamp_min(1).unsqueeze(1).to(grad.dtype) if reduce == "mean" else grad
     grad_x, grad_weight = x.new_empty(0), x.new_empty(0, dtype=wide)
     if need_x:
         if reduce == "max":
             grad_x = _gpu.max_gradient(grad, indptr, indices, where, weight, columns)
         else:
             begins, targets, order = _gpu.transposed(indptr, indices, columns)
-            grad_x = _gpu.sum_rows(share, begins, targets, None if weight is None else weight[order])
+            scale = indptr.diff().clamp_min(1).to(wide).reciprocal() if reduce == "mean" else None
+            grad_x = _gpu.sum_rows(grad, begins, targets, None if weight is None else weight[order], scale=scale)
         if ids is not None:
             grad_x = torch.zeros_like(x).index_add_(0, ids.long(), grad_x)
     if need_weight:
         rows = x if ids is None else x[ids.long()]
+        share = grad / indptr.diff().clamp_min(1).unsqueeze(1).to(grad.dtype) if reduce == "mean" else grad
         grad_weight = _gpu.weight_gradient(rows, indptr, indices, share, where if reduce == "max" else None)
     return grad_x, grad_weight
 
@@ -233,13 +231,12 @@ def _aggregate_backward(
     need_weight: bool,
     threads: int,
 ) -> tuple[Tensor, Tensor]:
+    if x.device.type != "cpu":
+        return _backward_elsewhere(grad, x, indptr, indices, weight, ids, where, reduce, need_x, need_weight)
     entries, begin, end = len(indices), int(indptr[0]), int(indptr[-1])
     if end - begin < entries:  # a range of a graph's rows: its entries alone
         indptr, indices, weight = indptr - begin, indices[begin:end], None if weight is None else weight[begin:end]
         t_indptr = None
-    if x.device.type != "cpu":
-        grad_x, inside = _backward_elsewhere(grad, x, indptr, indices, weight, ids, where, reduce, need_x, need_weight)
-        return grad_x, torch.nn.functional.pad(inside, (begin, entries - end)) if need_weight else inside
     threads = thread_count(threads or None)
     wide = _sum_type(x.dtype)
     share = indptr.diff().clamp_min(1).to(wide).reciprocal() if reduce == "mean" else None

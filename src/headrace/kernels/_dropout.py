@@ -65,10 +65,9 @@ def _run(x: Tensor, dropped: int, relu: bool, seed: int, gate: Tensor | None, th
     if dropped == _BITS:
         return torch.zeros_like(x, memory_format=torch.contiguous_format)
     if x.device.type != "cpu":
-        if gate is not None:
-            return torch.where(gate > 0, x * (_BITS / (_BITS - dropped)), 0)
-        draws = torch.randint(_BITS, x.shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device)
-        return torch.where(draws < dropped, 0, (torch.relu(x) if relu else x) * (_BITS / (_BITS - dropped)))
+        from headrace.kernels import _triton_dropout  # not needed, and perhaps not there, without a GPU
+
+        return _triton_dropout.dropout(x, dropped=dropped, relu=relu, seed=seed, gate=gate)
     x = x.contiguous()
     out = torch.empty_like(x)
     _native.dropout(

@@ -10,19 +10,30 @@ from torch import Tensor
 _ENTRIES = 1 << 22  # gathered at a time, where rows must be
 
 
-def sum_rows(x: Tensor, indptr: Tensor, indices: Tensor, weight: Tensor | None) -> Tensor:
-    """sum over e in row v of weight[e] * x[indices[e]].  # [n, d] -> [rows, d]"""
+def sum_rows(
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ids: Tensor | None = None,
+    scale: Tensor | None = None,
+    mean: bool = False,
+) -> Tensor:
+    """sum over e in row v of weight[e] * scale[s] * x[s], s = indices[e].  # [n, d] -> [rows, d]"""
     from headrace.kernels import _triton_sum  # not needed, and perhaps not there, without a GPU
 
-    return _triton_sum.sum_rows(x.contiguous(), indptr, indices, weight)
+    return _triton_sum.sum_rows(x.contiguous(), indptr, indices, weight, ids=ids, scale=scale, mean=mean)
 
 
 def transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The transpose, and where each of its entries came from."""
-    order = torch.argsort(indices, stable=True)
-    counts = torch.bincount(indices, minlength=columns)
-    begins = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    return begins, entry_rows(indptr)[order], order
+    """The transpose, and where each of its entries came from. Entries outside the rows (of a range of a graph's) come last and
+    belong to none. Nothing here waits for the device."""
+    rows = entry_rows(indptr, len(indices))
+    outside = (rows < 0) | (rows >= len(indptr) - 1)
+    keys, order = torch.sort(torch.where(outside, columns, indices), stable=True)
+    begins = torch.searchsorted(keys, torch.arange(columns + 1, device=keys.device, dtype=keys.dtype))
+    return begins, rows[order], order
 
 
 def max_rows(x: Tensor, indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -44,15 +55,19 @@ def max_rows(x: Tensor, indptr: Tensor, indices: Tensor, weight: Tensor | None) 
 
 def weight_gradient(x: Tensor, indptr: Tensor, indices: Tensor, grad: Tensor, where: Tensor | None) -> Tensor:
     """<grad[v], x[indices[e]]> of every entry, over the columns max took from it if `where` is given.  # -> [entries]"""
-    rows = entry_rows(indptr)
+    out = torch.zeros(len(indices), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32, device=x.device)
+    if len(indptr) < 2:
+        return out
+    rows = entry_rows(indptr, len(indices))
+    inside = (rows >= 0) & (rows < len(indptr) - 1)
+    rows = rows.clamp(0, len(indptr) - 2)
     slots = torch.arange(len(indices), device=x.device) - indptr[rows]
-    out = torch.empty(len(indices), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32, device=x.device)
     for begin in range(0, len(indices), _ENTRIES):
         part = slice(begin, begin + _ENTRIES)
         product = x[indices[part].long()].to(out.dtype) * grad[rows[part]].to(out.dtype)
         if where is not None:
             product = torch.where(where[rows[part]] == slots[part].unsqueeze(1), product, 0)
-        out[part] = product.sum(dim=1)
+        out[part] = torch.where(inside[part], product.sum(dim=1), 0)
     return out
 
 
@@ -67,6 +82,6 @@ def max_gradient(grad: Tensor, indptr: Tensor, indices: Tensor, where: Tensor, w
     return out.index_put_((indices[entry].long(), column), value, accumulate=True)
 
 
-def entry_rows(indptr: Tensor) -> Tensor:
-    """The row of every entry.  # -> [entries]"""
-    return torch.repeat_interleave(torch.arange(len(indptr) - 1, device=indptr.device), indptr.diff())
+def entry_rows(indptr: Tensor, entries: int) -> Tensor:
+    """The row of every entry; -1 or the number of rows for one outside.  # -> [entries]"""
+    return torch.searchsorted(indptr, torch.arange(entries, device=indptr.device), right=True) - 1

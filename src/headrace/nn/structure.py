@@ -92,6 +92,6 @@ def transform_first(where: Structure, wide: int, narrow: int) -> bool:
     It commutes with a sum, so both give the same. Before, it is applied to every source and the sum is over `narrow` columns;
     after, it is applied to the targets only. In a whole graph the smaller width wins; in a sampled block the sources are many.
     """
-    entries = int(where.indptr[-1] - where.indptr[0])
+    entries = int(where.indptr[-1] - where.indptr[0]) if isinstance(where, RowRange) else len(where.indices)
     product = wide * narrow
     return where.num_src * product + _GATHER * entries * narrow < where.num_dst * product + _GATHER * entries * wide
