@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor
 
-from headrace._arrays import as_ids, thread_count
 from headrace.graph import Dataset, Graph
+from headrace.loader.base import SHARED, Loader, refuse
 from headrace.loader.batch import Batch
 from headrace.loader.seeds import Seeds, input_nodes_of
-from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
+from headrace.pipeline import Trace
 from headrace.sample import NeighborSampler
-from headrace.store import ArrayStore, BufferPool, PoolUse
+from headrace.store import ArrayStore
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-# Keywords of PyG's loader (and torch's DataLoader below it) that mean nothing here, or only one value of which is possible.
-# Any other value is refused by name rather than silently ignored.
+# Keywords of PyG's loader of which only one value is possible here. Any other is refused by name rather than silently ignored.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "input_time": (None,),
     "subgraph_type": ("directional",),
@@ -30,21 +28,11 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "weight_attr": (None,),
     "neighbor_sampler": (None,),
     "directed": (True,),
-    "custom_cls": (None,),
-    "input_id": (None,),
-    "sampler": (None,),
-    "batch_sampler": (None,),
-    "generator": (None,),
-    "worker_init_fn": (None,),
-    "multiprocessing_context": (None,),
-    "timeout": (0,),
-    "pin_memory_device": ("",),
-    "in_order": (True,),
+    **SHARED,
 }
-_IGNORED = {"is_sorted", "filter_per_worker", "persistent_workers", "dataset", "collate_fn"}  # hints to worker processes
 
 
-class NeighborLoader:
+class NeighborLoader(Loader):
     """Samples neighbourhoods of batches of input nodes, ahead of the consumer, in threads.
 
     Given a headrace `Dataset` (or `Graph`) it yields `Batch`; given a PyG `Data`, a PyG `Data` equal to what PyG's own loader
@@ -90,81 +78,36 @@ class NeighborLoader:
         trace: Trace | None = None,
         **others: Any,
     ) -> None:
-        _refuse(others)
+        refuse(others, loader=type(self).__name__, only=_ONLY)
         if isinstance(num_neighbors, dict):
             raise ValueError("num_neighbors is a dictionary of edge types, but this graph has only one kind of edge")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        if ahead not in ("sample", "rows"):
-            raise ValueError(f"ahead must be 'sample' or 'rows', not {ahead!r}")
-        self.threads = thread_count(threads if threads is not None else num_workers or None)
-        self.staleness = staleness if staleness is not None else prefetch_factor or 2
-        if self.staleness < 0:
-            raise ValueError(f"staleness must be 0 or more, not {self.staleness}")
-        self.data, self.transform, self.ahead, self.edge_ids = data, transform, ahead, edge_ids
-        self.transform_sampler_output = transform_sampler_output
-        self.pin_memory = pin_memory and torch.cuda.is_available()
-        self.trace = trace
-        self.epoch = 0
-        self._first = 0  # batch that the next epoch begins with
+        super().__init__(
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            threads=threads,
+            num_workers=num_workers,
+            staleness=staleness,
+            prefetch_factor=prefetch_factor,
+            ahead=ahead,
+            pin_memory=pin_memory,
+            trace=trace,
+        )
+        self.data, self.edge_ids = data, edge_ids
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
         if self._dataset is None:
             self._graph = _pyg_graph(data, threads=self.threads)
+            self.finish_ahead = True  # a PyG batch has its rows
         else:
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
             self._graph = self._dataset.graph
-        self.pool = BufferPool(limit=max(_bytes(data) // 5, 64 << 20))
+        self.make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
         self.sampler = NeighborSampler(self._graph, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool)
         self._rows, self._labels = (self._store(name) for name in ("x", "y"))
-        self._times: list[StageTimes] = []
-        self.peak = 0  # most batches that were under way at a time
-
-    def __len__(self) -> int:
-        return len(self.seeds)
-
-    def __iter__(self) -> Iterator[Any]:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        first, self._first = self._first, 0
-        # Batches are spread over the threads, one thread each: nothing is shared, nothing waits. Alone, a batch has them all.
-        inner = 1 if self.staleness > 0 else self.threads
-        stages = [Stage("sample", lambda job: self._sample(job, epoch, inner), threads=min(self.threads, max(self.staleness, 1)))]
-        if self.ahead == "rows" or self._dataset is None:
-            stages.append(Stage("rows", self._finish))
-        pipeline = Pipeline(self.seeds.batches(epoch, first), stages, staleness=self.staleness, trace=self.trace)
-        self._times = pipeline.times
-        try:
-            for batch in pipeline:
-                if self.ahead == "sample" and self._dataset is not None:
-                    batch = self._finish(batch)
-                yield batch
-                del batch
-        finally:
-            self.peak = max(self.peak, pipeline.peak)
-
-    def resume(self, epoch: int, batch: int = 0) -> None:
-        """Let the next iteration be epoch `epoch`, from batch `batch` on: the batches are those that an unbroken run has there."""
-        if epoch < 0 or not 0 <= batch <= len(self):
-            raise ValueError(f"epoch must not be negative and batch be from 0 to {len(self)}, not {epoch} and {batch}")
-        self.epoch, self._first = epoch, batch
-
-    def __call__(self, index: Any, *, epoch: int = 0, batch: int = 0) -> Any:
-        """One batch: the input nodes at positions `index`, drawn as batch `batch` of `epoch`."""
-        positions = as_ids(index, "index", dtype=torch.int64)
-        if len(positions) and not -len(self.seeds.nodes) <= int(positions.min()) <= int(positions.max()) < len(self.seeds.nodes):
-            raise IndexError(f"index must name positions among the {len(self.seeds.nodes)} input nodes")
-        return self._finish(self._sample((batch, positions), epoch, self.threads))
-
-    @property
-    def stage_times(self) -> list[StageTimes]:
-        """Where the last epoch's time went, stage by stage; the consumer comes last."""
-        return self._times
-
-    def memory(self) -> PoolUse:
-        """What the loader holds in buffers for batches, now and at its peak."""
-        return self.pool.use()
 
     def _store(self, name: str) -> ArrayStore | None:
         rows = getattr(self._dataset, name) if self._dataset is not None else None
@@ -184,32 +127,26 @@ class NeighborLoader:
             from headrace.loader.pyg import filtered
             from headrace.sample.pyg import sampler_output
 
-            output = sampler_output(batch.sample, self.pool, metadata=(batch.input_id, None))
+            output = sampler_output(batch.sample, self.pool, metadata=self._metadata(batch))
             if self.transform_sampler_output is not None:
                 output = self.transform_sampler_output(output)
             result = filtered(self.data, output, pool=self.pool, threads=self.threads)
+            self._add_fields(result, output.metadata)
         elif self.ahead == "rows":
             batch.x, batch.y  # noqa: B018 - gathers them
-        if self.transform is not None:
-            result = self.transform(result)
-        if self.pin_memory and hasattr(result, "pin_memory"):
-            result = result.pin_memory()
-        return result
+        return self._handed_over(result)
+
+    def _metadata(self, batch: Any) -> tuple[Any, ...]:
+        """What PyG's samplers return beside a sample."""
+        return batch.input_id, None
+
+    def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
+        """The fields that PyG's loader makes of it."""
+        result.input_id, result.seed_time = metadata
+        result.batch_size = len(result.input_id)
 
     def __repr__(self) -> str:
-        return f"NeighborLoader({self._graph}, fanouts={self.sampler.fanouts}, batches={len(self)})"
-
-
-def _refuse(others: dict[str, Any]) -> None:
-    for name, value in others.items():
-        if name in _IGNORED:
-            continue
-        if name not in _ONLY:
-            raise TypeError(f"NeighborLoader has no keyword {name!r}")
-        value = getattr(value, "value", value)  # PyG's enumerations
-        if not any(value is allowed or value == allowed for allowed in _ONLY[name]):
-            only = " or ".join(repr(v) for v in _ONLY[name])
-            raise ValueError(f"NeighborLoader does not support {name}={value!r} (only {only})")
+        return f"{type(self).__name__}({self._graph}, fanouts={self.sampler.fanouts}, batches={len(self)})"
 
 
 def _bytes(data: Any) -> int:

@@ -17,7 +17,7 @@ from headrace.store import BufferPool
 
 
 def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int) -> Data:
-    """`data` cut down to the sampled nodes and edges, with the fields PyG's loader adds."""
+    """`data` cut down to the sampled nodes and edges, with the fields all of PyG's loaders add."""
     batch = copy.copy(data)
     store, target = data._store, batch._store
 
@@ -46,8 +46,6 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int) 
     batch.batch = out.batch
     batch.num_sampled_nodes = out.num_sampled_nodes
     batch.num_sampled_edges = out.num_sampled_edges
-    batch.input_id, batch.seed_time = out.metadata
-    batch.batch_size = len(batch.input_id)
     return batch
 
 

@@ -1,0 +1,144 @@
+"""`Loader`: what the loaders share, from threads and staleness to epochs and where their time went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headrace._arrays import as_ids, thread_count
+from headrace.loader.seeds import Seeds
+from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
+from headrace.store import BufferPool, PoolUse
+
+# Keywords of torch's DataLoader, and of PyG's loaders, that mean nothing here, or only one value of which is possible.
+SHARED: dict[str, tuple[Any, ...]] = {
+    "custom_cls": (None,),
+    "input_id": (None,),
+    "sampler": (None,),
+    "batch_sampler": (None,),
+    "generator": (None,),
+    "worker_init_fn": (None,),
+    "multiprocessing_context": (None,),
+    "timeout": (0,),
+    "pin_memory_device": ("",),
+    "in_order": (True,),
+}
+_IGNORED = {"is_sorted", "filter_per_worker", "persistent_workers", "dataset", "collate_fn"}  # hints to worker processes
+
+
+class Loader:
+    """Batches made ahead of their consumer by threads, in an order that (seed, epoch) decides.
+
+    A subclass deals its `seeds` into batches, makes the item of one (`_sample`, called from many threads) and turns it into what
+    the consumer gets (`_finish`). `finish_ahead` says whether the second is done ahead too.
+    """
+
+    seeds: Seeds
+
+    def __init__(
+        self,
+        *,
+        transform: Callable[[Any], Any] | None,
+        transform_sampler_output: Callable[[Any], Any] | None,
+        threads: int | None,
+        num_workers: int,
+        staleness: int | None,
+        prefetch_factor: int | None,
+        ahead: Literal["sample", "rows"],
+        pin_memory: bool,
+        trace: Trace | None,
+    ) -> None:
+        if ahead not in ("sample", "rows"):
+            raise ValueError(f"ahead must be 'sample' or 'rows', not {ahead!r}")
+        self.threads = thread_count(threads if threads is not None else num_workers or None)
+        self.staleness = staleness if staleness is not None else prefetch_factor or 2
+        if self.staleness < 0:
+            raise ValueError(f"staleness must be 0 or more, not {self.staleness}")
+        self.transform, self.transform_sampler_output, self.ahead = transform, transform_sampler_output, ahead
+        self.pin_memory = pin_memory and torch.cuda.is_available()
+        self.trace = trace
+        self.epoch = 0
+        self.finish_ahead = ahead == "rows"
+        self.peak = 0  # most batches that were under way at a time
+        self._first = 0  # batch that the next epoch begins with
+        self._times: list[StageTimes] = []
+
+    def make_pool(self, nbytes: int) -> None:
+        """Keep the buffers of dead batches, up to a fifth of the data's `nbytes`."""
+        self.pool = BufferPool(limit=max(nbytes // 5, 64 << 20))
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        first, self._first = self._first, 0
+        # Batches are spread over the threads, one thread each: nothing is shared, nothing waits. Alone, a batch has them all.
+        inner = 1 if self.staleness > 0 else self.threads
+        stages = [Stage("sample", lambda job: self._sample(job, epoch, inner), threads=min(self.threads, max(self.staleness, 1)))]
+        if self.finish_ahead:
+            stages.append(Stage("rows", self._finish))
+        pipeline = Pipeline(self.seeds.batches(epoch, first), stages, staleness=self.staleness, trace=self.trace)
+        self._times = pipeline.times
+        try:
+            for batch in pipeline:
+                if not self.finish_ahead:
+                    batch = self._finish(batch)
+                yield batch
+                del batch
+        finally:
+            self.peak = max(self.peak, pipeline.peak)
+
+    def resume(self, epoch: int, batch: int = 0) -> None:
+        """Let the next iteration be epoch `epoch`, from batch `batch` on: the batches are those that an unbroken run has there."""
+        if epoch < 0 or not 0 <= batch <= len(self):
+            raise ValueError(f"epoch must not be negative and batch be from 0 to {len(self)}, not {epoch} and {batch}")
+        self.epoch, self._first = epoch, batch
+
+    def __call__(self, index: Any, *, epoch: int = 0, batch: int = 0) -> Any:
+        """One batch: the inputs at positions `index`, drawn as batch `batch` of `epoch`."""
+        positions, count = as_ids(index, "index", dtype=torch.int64), len(self.seeds.nodes)
+        if len(positions) and not -count <= int(positions.min()) <= int(positions.max()) < count:
+            raise IndexError(f"index must name positions among the {count} {self.inputs}")
+        return self._finish(self._sample((batch, positions), epoch, self.threads))
+
+    inputs = "input nodes"  # what the positions count
+
+    @property
+    def stage_times(self) -> list[StageTimes]:
+        """Where the last epoch's time went, stage by stage; the consumer comes last."""
+        return self._times
+
+    def memory(self) -> PoolUse:
+        """What the loader holds in buffers for batches, now and at its peak."""
+        return self.pool.use()
+
+    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
+        raise NotImplementedError
+
+    def _finish(self, item: Any) -> Any:
+        raise NotImplementedError
+
+    def _handed_over(self, result: Any) -> Any:
+        """`result` as the consumer gets it: transformed, and pinned if asked for."""
+        if self.transform is not None:
+            result = self.transform(result)
+        if self.pin_memory and hasattr(result, "pin_memory"):
+            result = result.pin_memory()
+        return result
+
+
+def refuse(others: dict[str, Any], *, loader: str, only: dict[str, tuple[Any, ...]]) -> None:
+    """Raise for a keyword that `loader` does not have, or a value other than those in `only`: never ignore one silently."""
+    for name, value in others.items():
+        if name in _IGNORED:
+            continue
+        if name not in only:
+            raise TypeError(f"{loader} has no keyword {name!r}")
+        value = getattr(value, "value", value)  # PyG's enumerations
+        if not any(value is allowed or value == allowed for allowed in only[name]):
+            allowed = " or ".join(repr(v) for v in only[name])
+            raise ValueError(f"{loader} does not support {name}={value!r} (only {allowed})")
