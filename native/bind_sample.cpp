@@ -4,26 +4,51 @@
 #include "bind.h"
 #include "philox.h"
 #include "sample.h"
+#include "weigh.h"
 
 namespace headrace {
 namespace {
 
+// An array beside `indices`, or null.
+template <class T>
+const T* beside(const std::optional<In1<T>>& a, int64_t edges, const char* name) {
+    if (a && length(*a) != edges) fail(name, " must have one entry per edge: ", std::to_string(edges));
+    return a ? a->data() : nullptr;
+}
+
 class PySampler {
 public:
-    PySampler(In1<int64_t> indptr, In indices, std::vector<int64_t> fanouts, bool replace, bool hash)
-        : indptr_(std::move(indptr)), indices_(std::move(indices)) {
+    PySampler(In1<int64_t> indptr, In indices, std::vector<int64_t> fanouts, bool replace, bool hash, bool disjoint,
+              std::optional<In1<float>> weight, std::optional<In1<double>> cumulative, std::optional<In> time, bool last,
+              bool inclusive, bool labor, bool layer_dependency, uint32_t batch_dependency)
+        : indptr_(std::move(indptr)), indices_(std::move(indices)), weight_(std::move(weight)),
+          cumulative_(std::move(cumulative)), time_(std::move(time)) {
         check_indptr(indptr_);
+        SampleOptions options{std::move(fanouts), replace, hash, disjoint, last, inclusive, labor, layer_dependency,
+                              batch_dependency};
+        if (labor && (replace || disjoint)) fail("LABOR draws neither with replacement nor disjoint trees");
+        if (time_ && !disjoint) fail("times need disjoint trees");
+        if (weight_ && replace && !cumulative_) fail("weighted draws with replacement need the sums of the weights");
         with_ids(indices_, "indices", [&](const auto* data) {
             using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
-            sampler_.template emplace<std::unique_ptr<Sampler<T>>>(
-                std::make_unique<Sampler<T>>(indptr_.data(), data, length(indptr_) - 1, length(indices_),
-                                             std::move(fanouts), replace, hash));
+            const int64_t edges = length(indices_);
+            SampleGraph<T> graph{indptr_.data(), data, length(indptr_) - 1, edges};
+            graph.weight = beside(weight_, edges, "weight");
+            graph.cumulative = beside(cumulative_, edges, "cumulative");
+            if (time_) {
+                graph.real_time = check_time(*time_, edges);
+                graph.time = time_->data();
+            }
+            sampler_ = make_sampler<T>(graph, std::move(options));
         });
     }
 
     nb::tuple sample(const In1<int64_t>& seeds, const std::shared_ptr<Pool>& pool, uint64_t seed, uint32_t epoch,
-                     uint64_t batch, bool positions, int threads) {
-        const SampleRequest request{seeds.data(), length(seeds), seed, epoch, batch, positions, threads};
+                     uint64_t batch, bool positions, int threads, const std::optional<In>& time) {
+        if (time.has_value() != time_.has_value()) fail("seeds have times exactly where the graph has them");
+        if (time && check_time(*time, length(seeds)) != is_real(*time_)) fail("time must have the type of the graph's times");
+        const SampleRequest request{seeds.data(), length(seeds), time ? time->data() : nullptr, seed, epoch, batch,
+                                    positions, threads};
         return std::visit(
             [&](auto& sampler) {
                 using T = typename std::remove_reference_t<decltype(*sampler)>::Id_;
@@ -37,10 +62,12 @@ public:
                     if (h + 1 < r.node_counts.size()) rows = nodes;
                 }
                 for (int64_t e : r.edge_counts) edges += e;
-                nb::object where = nb::none();
+                nb::object where = nb::none(), trees = nb::none();
                 if (positions) where = nb::cast(made<int64_t>(std::move(r.positions), edges));
+                if (r.trees.as<void>()) trees = nb::cast(made<int32_t>(std::move(r.trees), nodes));
                 return nb::make_tuple(made<T>(std::move(r.nodes), nodes), made<int64_t>(std::move(r.indptr), rows + 1),
-                                      made<int32_t>(std::move(r.indices), edges), where, r.node_counts, r.edge_counts);
+                                      made<int32_t>(std::move(r.indices), edges), where, trees, r.node_counts,
+                                      r.edge_counts);
             },
             sampler_);
     }
@@ -50,8 +77,19 @@ public:
     }
 
 private:
+    static bool is_real(const In& time) { return time.dtype() == nb::dtype<double>(); }
+    // Whether times are float64; they may be int64 too.
+    static bool check_time(const In& time, int64_t size) {
+        check_vector(time, "time");
+        if (!is_real(time) && !is_int(time, 64)) fail("time must be int64 or float64");
+        if (length(time) != size) fail("time must have ", std::to_string(size), " entries");
+        return is_real(time);
+    }
     In1<int64_t> indptr_;
     In indices_;
+    std::optional<In1<float>> weight_;
+    std::optional<In1<double>> cumulative_;
+    std::optional<In> time_;
     std::variant<std::unique_ptr<Sampler<int32_t>>, std::unique_ptr<Sampler<int64_t>>> sampler_;
 };
 
@@ -63,11 +101,27 @@ void bind_sample(nb::module_& m) {
         return uint64_t{key.k1} << 32 | key.k0;
     }, "seed"_a, "epoch"_a, "batch"_a, "purpose"_a);
     nb::class_<PySampler>(m, "Sampler")
-        .def(nb::init<In1<int64_t>, In, std::vector<int64_t>, bool, bool>(), "indptr"_a.noconvert(),
-             "indices"_a.noconvert(), "fanouts"_a, nb::kw_only(), "replace"_a, "hash"_a)
+        .def(nb::init<In1<int64_t>, In, std::vector<int64_t>, bool, bool, bool, std::optional<In1<float>>,
+                      std::optional<In1<double>>, std::optional<In>, bool, bool, bool, bool, uint32_t>(),
+             "indptr"_a.noconvert(), "indices"_a.noconvert(), "fanouts"_a, nb::kw_only(), "replace"_a, "hash"_a,
+             "disjoint"_a = false, "weight"_a.noconvert() = nb::none(), "cumulative"_a.noconvert() = nb::none(),
+             "time"_a.noconvert() = nb::none(), "last"_a = false, "inclusive"_a = false, "labor"_a = false,
+             "layer_dependency"_a = false, "batch_dependency"_a = 1)
         .def("sample", &PySampler::sample, "seeds"_a.noconvert(), "pool"_a, nb::kw_only(), "seed"_a, "epoch"_a,
-             "batch"_a, "positions"_a, "threads"_a)
+             "batch"_a, "positions"_a, "threads"_a, "time"_a.noconvert() = nb::none())
         .def_prop_ro("workspace_bytes", &PySampler::workspace_bytes);
+    m.def(
+        "cumulative_weights",
+        [](const In1<int64_t>& indptr, const In1<float>& weight, int threads) {
+            check_indptr(indptr);
+            Array<double> out(length(weight));
+            {
+                nb::gil_scoped_release release;
+                cumulative_weights(indptr.data(), length(indptr) - 1, weight.data(), length(weight), out.data(), threads);
+            }
+            return made(std::move(out));
+        },
+        "indptr"_a.noconvert(), "weight"_a.noconvert(), "threads"_a);
 }
 
 }  // namespace headrace

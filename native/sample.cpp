@@ -1,23 +1,23 @@
 #include "sample.h"
 
-#include <cstring>
+#include <mutex>
 
 #include "common.h"
+#include "draw.h"
 #include "memory.h"
-#include "philox.h"
+#include "relabel.h"
 #include "table.h"
-#include "vector.h"
 
 namespace headrace {
 namespace {
 
 // One thread's stretch of frontier rows: positions are drawn for group g while the neighbours of group g - 1 and the
 // table entries of group g - 2 are on their way from memory.
-template <class Id>
+template <class Key>
 struct Stretch {
     struct Group {
         std::vector<int64_t> positions;
-        std::vector<Id> nodes;
+        std::vector<Key> keys;
         int64_t count = 0, edge = 0;
     };
     Group ring[3];
@@ -25,53 +25,55 @@ struct Stretch {
     DrawRow rows[kDrawGroup];
 };
 
-}  // namespace
-
-template <class Id>
-struct Sampler<Id>::Workspace {
-    StampTable<Id> stamps;
-    HashTable<Id> hash;
-    Array<int64_t> begin;  // of the frontier's rows
-    Array<uint32_t> degree;
-    std::vector<Stretch<Id>> stretches;
-    std::vector<Id> raw;          // many threads: neighbours before relabelling
-    std::vector<uint8_t> is_new;  // and whether each is the first of its node
-
-    int64_t bytes() const {
-        return stamps.bytes() + hash.bytes() +
-               begin.size() * 12 + static_cast<int64_t>(raw.capacity() * sizeof(Id) + is_new.capacity());
+template <class Id, class Table>
+class TableSampler final : public Sampler<Id> {
+public:
+    TableSampler(const SampleGraph<Id>& graph, SampleOptions options) : graph_(graph), options_(std::move(options)) {}
+    SampleResult sample(const SampleRequest& request, const std::shared_ptr<Pool>& pool) override;
+    int64_t workspace_bytes() const override {
+        std::lock_guard lock(mutex_);
+        int64_t total = 0;
+        for (const Workspace* work : all_) total += work->bytes();
+        return total;
     }
-    void reserve_rows(int64_t rows) {
-        if (begin.size() >= rows) return;
-        begin.reset();  // freed before it is made larger
-        degree.reset();
-        begin = Array<int64_t>(rows + rows / 16);
-        degree = Array<uint32_t>(rows + rows / 16);
-    }
+
+private:
+    using Key = typename Table::Key;
+    static constexpr bool kTrees = std::is_same_v<Table, TreeTable>;
+
+    struct Workspace {
+        Table table;
+        Array<int64_t> begin;  // of the frontier's rows
+        Array<uint32_t> degree;
+        std::vector<Stretch<Key>> stretches;
+        std::vector<Key> raw;         // many threads: neighbours before relabelling
+        std::vector<uint8_t> is_new;  // and whether each is the first of its node
+
+        int64_t bytes() const {
+            return table.bytes() + begin.size() * 12 + static_cast<int64_t>(raw.capacity() * sizeof(Key) + is_new.capacity());
+        }
+        void reserve_rows(int64_t rows) {
+            if (begin.size() >= rows) return;
+            begin.reset();  // freed before it is made larger
+            degree.reset();
+            begin = Array<int64_t>(rows + rows / 16);
+            degree = Array<uint32_t>(rows + rows / 16);
+        }
+    };
+
+    SampleResult expand(const SampleRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work);
+    void count_rows(const SampleRequest& request, const Id* nodes, const int32_t* trees, int64_t rows, int64_t fanout,
+                    Workspace& work, int64_t* counts);
+
+    const SampleGraph<Id> graph_;
+    const SampleOptions options_;
+    mutable std::mutex mutex_;
+    std::vector<std::unique_ptr<Workspace>> idle_;
+    std::vector<Workspace*> all_;
 };
 
-template <class Id>
-Sampler<Id>::Sampler(const int64_t* indptr, const Id* indices, int64_t nodes, int64_t edges,
-                     std::vector<int64_t> fanouts, bool replace, bool hash)
-    : indptr_(indptr), indices_(indices), nodes_(nodes), edges_(edges), fanouts_(std::move(fanouts)),
-      replace_(replace), hash_(hash) {
-    require(!fanouts_.empty(), "fanouts must name at least one hop");
-    for (int64_t k : fanouts_) require(k >= -1 && k < kMost, "a fanout must be -1 (all) or at least 0");
-}
-
-template <class Id>
-Sampler<Id>::~Sampler() = default;
-
-template <class Id>
-int64_t Sampler<Id>::workspace_bytes() const {
-    std::lock_guard lock(mutex_);
-    int64_t total = 0;
-    for (const Workspace* work : all_) total += work->bytes();
-    return total;
-}
-
-template <class Id>
-SampleResult Sampler<Id>::sample(const SampleRequest& request, const std::shared_ptr<Pool>& pool) {
+template <class Id, class Table>
+SampleResult TableSampler<Id, Table>::sample(const SampleRequest& request, const std::shared_ptr<Pool>& pool) {
     std::unique_ptr<Workspace> work;
     {
         std::lock_guard lock(mutex_);
@@ -84,75 +86,94 @@ SampleResult Sampler<Id>::sample(const SampleRequest& request, const std::shared
         }
     }
     struct GiveBack {  // also when an error leaves
-        Sampler& sampler;
+        TableSampler& sampler;
         std::unique_ptr<Workspace>& work;
         ~GiveBack() {
             std::lock_guard lock(sampler.mutex_);
             sampler.idle_.push_back(std::move(work));
         }
     } give_back{*this, work};
-    return hash_ ? expand(request, pool, *work, work->hash) : expand(request, pool, *work, work->stamps);
+    return expand(request, pool, *work);
 }
 
-template <class Id>
-template <class Table>
-SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work,
-                                 Table& table) {
-    const VectorTable& vector = vector_table();
-    const PhiloxKey key = stream_key(request.seed, request.epoch, request.batch, Purpose::sample);
+// How many neighbours each frontier node takes, and out of which of its entries.
+template <class Id, class Table>
+void TableSampler<Id, Table>::count_rows(const SampleRequest& request, const Id* nodes, const int32_t* trees, int64_t rows,
+                                         int64_t fanout, Workspace& work, int64_t* counts) {
+    FirstError error;
+    const int workers = useful_threads(request.threads, rows, 1024);
+#pragma omp parallel for schedule(static) num_threads(workers) if (workers > 1)
+    for (int64_t i = 0; i < rows; ++i) {
+        if (i + 32 < rows) prefetch(graph_.indptr + nodes[i + 32]);
+        const int64_t node = static_cast<int64_t>(nodes[i]);
+        int64_t first = graph_.indptr[node];
+        const int64_t last = graph_.indptr[node + 1];
+        if (first < 0 || last < first || last > graph_.edges || last - first > UINT32_MAX) {
+            error.set("the graph's indptr is corrupt");
+            continue;
+        }
+        int64_t degree = last - first;
+        if (kTrees && graph_.time) degree = past(graph_, request.times, trees[i], first, last, options_.inclusive);
+        counts[i] = fanout < 0 ? degree : options_.replace ? (degree ? fanout : 0) : std::min(degree, fanout);
+        if (options_.last) {  // and then all of what is left
+            first += degree - counts[i];
+            degree = counts[i];
+        }
+        work.begin[i] = first;
+        work.degree[i] = static_cast<uint32_t>(degree);
+    }
+    error.rethrow();
+}
+
+template <class Id, class Table>
+SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work) {
     const int threads = std::max(request.threads, 1);
-    require(request.num_seeds < kMost, "too many seeds for one sample");
-    for (int64_t i = 0; i < request.num_seeds; ++i)
-        require(request.seeds[i] >= 0 && request.seeds[i] < nodes_, "seed out of range");
+    const int64_t seeds = request.num_seeds;
+    require(seeds < kMost, "too many seeds for one sample");
+    require(!kTrees || seeds <= kMostTrees, "too many seeds for disjoint trees: at most 2^24 - 1 fit one batch");
+    require(!options_.labor || request.batch <= UINT32_MAX, "LABOR counts batches in 32 bits: batch must be below 2^32");
+    for (int64_t i = 0; i < seeds; ++i)
+        require(request.seeds[i] >= 0 && request.seeds[i] < graph_.nodes, "seed out of range");
 
     SampleResult out;
-    const int64_t seeds = request.num_seeds;
     out.nodes = Buffer(pool, std::max<int64_t>(seeds, 1) * sizeof(Id));
     out.indptr = Buffer(pool, (seeds + 1) * sizeof(int64_t));
     out.indices = Buffer(pool, 64);
     if (request.positions) out.positions = Buffer(pool, 64);
+    if (kTrees) out.trees = Buffer(pool, std::max<int64_t>(seeds, 1) * sizeof(int32_t));
+    Id* all_nodes = out.nodes.as<Id>();
+    int32_t* trees = kTrees ? out.trees.as<int32_t>() : nullptr;
 
     int64_t count = seeds, edge_count = 0, begin = 0;
-    table.begin(nodes_);
+    Table& table = work.table;
+    table.begin(graph_.nodes);
     struct End {  // ids handed out so far must count as stale for the next batch, also after an error
         Table& table;
         const int64_t& count;
         ~End() { table.end(std::max<int64_t>(count, 1)); }
     } end_of_batch{table, count};
-    table.reserve(nullptr, 0, seeds);
+    const auto key_of = [](Id node, int32_t tree) -> Key {
+        if constexpr (kTrees) return tree_key(static_cast<uint64_t>(node), static_cast<uint64_t>(tree));
+        return static_cast<Key>(node);
+    };
+    const auto key_at = [&](int64_t i) { return key_of(all_nodes[i], kTrees ? trees[i] : 0); };
+    table.reserve(0, seeds, key_at);
     for (int64_t i = 0; i < seeds; ++i) {
-        const Id node = static_cast<Id>(request.seeds[i]);
-        out.nodes.as<Id>()[i] = node;
-        table.find_or_add(node, static_cast<int32_t>(i));  // a repeated seed keeps its first id
+        all_nodes[i] = static_cast<Id>(request.seeds[i]);
+        if (kTrees) trees[i] = static_cast<int32_t>(i);
+        table.find_or_add(key_at(i), static_cast<int32_t>(i));  // a repeated seed keeps its first id
     }
     out.indptr.as<int64_t>()[0] = 0;
     out.node_counts.push_back(seeds);
 
-    for (size_t hop = 0; hop < fanouts_.size(); ++hop) {
-        const int64_t end = count, frontier = end - begin, fanout = fanouts_[hop];
-        const Id* nodes = out.nodes.as<Id>();
+    for (size_t hop = 0; hop < options_.fanouts.size(); ++hop) {
+        const int64_t end = count, frontier = end - begin;
         FirstError error;
-
-        // How many neighbours each frontier node takes.
         work.reserve_rows(frontier);
         out.indptr.grow((end + 1) * sizeof(int64_t), (begin + 1) * sizeof(int64_t));
         int64_t* indptr = out.indptr.as<int64_t>();
-        const int workers = useful_threads(threads, frontier, 1024);
-#pragma omp parallel for schedule(static) num_threads(workers) if (workers > 1)
-        for (int64_t i = 0; i < frontier; ++i) {
-            if (i + 32 < frontier) prefetch(indptr_ + nodes[begin + i + 32]);
-            const int64_t node = static_cast<int64_t>(nodes[begin + i]);
-            const int64_t first = indptr_[node], last = indptr_[node + 1];
-            if (first < 0 || last < first || last > edges_ || last - first > UINT32_MAX) {
-                error.set("the graph's indptr is corrupt");
-                continue;
-            }
-            const int64_t degree = last - first;
-            work.begin[i] = first;
-            work.degree[i] = static_cast<uint32_t>(degree);
-            indptr[begin + i + 1] = fanout < 0 ? degree : replace_ ? (degree ? fanout : 0) : std::min(degree, fanout);
-        }
-        error.rethrow();
+        count_rows(request, all_nodes + begin, kTrees ? trees + begin : nullptr, frontier, options_.fanouts[hop], work,
+                   indptr + begin + 1);
         for (int64_t i = begin; i < end; ++i) indptr[i + 1] += indptr[i];
         const int64_t added = indptr[end] - edge_count;
         require(indptr[end] < StampTable<Id>::kClaims && count + added < StampTable<Id>::kClaims,
@@ -162,12 +183,15 @@ SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared
         if (request.positions)
             out.positions.grow((edge_count + added) * sizeof(int64_t), edge_count * sizeof(int64_t));
         out.nodes.grow((count + added) * sizeof(Id), count * sizeof(Id));
-        Id* all_nodes = out.nodes.as<Id>();
+        if (kTrees) out.trees.grow((count + added) * sizeof(int32_t), count * sizeof(int32_t));
+        all_nodes = out.nodes.as<Id>();
+        trees = kTrees ? out.trees.as<int32_t>() : nullptr;
         int32_t* indices = out.indices.as<int32_t>();
         int64_t* positions = request.positions ? out.positions.as<int64_t>() : nullptr;
+        const HopDraw how = hop_draw(graph_, options_, request, static_cast<uint32_t>(hop));
 
-        // Walks frontier rows [from, to), handing each group's neighbours (global ids) to `relabel`, in order.
-        const auto walk = [&](Stretch<Id>& s, int64_t from, int64_t to, auto&& look_up, auto&& relabel) {
+        // Walks frontier rows [from, to), handing the keys of each group's neighbours to `hand_over`, in order.
+        const auto walk = [&](Stretch<Key>& s, int64_t from, int64_t to, auto&& look_up, auto&& hand_over) {
             for (auto& group : s.ring) group.count = 0;
             int64_t next = from;
             for (int64_t g = 0, draining = 0; draining < 3; ++g) {
@@ -182,101 +206,72 @@ SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared
                         const int64_t i = next + rows, t = indptr[begin + i + 1] - indptr[begin + i];
                         s.rows[rows++] = {static_cast<uint64_t>(all_nodes[begin + i]), work.begin[i], work.degree[i], t};
                         take += t;
-                        if (replace_ || t < work.degree[i]) most = std::max(most, t);
+                        if (options_.replace || t < work.degree[i]) most = std::max(most, t);
                     }
-                    if (static_cast<int64_t>(s.scratch.size()) < draw_scratch(most))
-                        s.scratch.resize(static_cast<size_t>(draw_scratch(most)));
+                    const int64_t scratch = how.ranked ? rank_scratch(most) : draw_scratch(most);
+                    if (static_cast<int64_t>(s.scratch.size()) < scratch) s.scratch.resize(static_cast<size_t>(scratch));
                     if (static_cast<int64_t>(drawn.positions.size()) < take) {
                         drawn.positions.resize(static_cast<size_t>(take));
-                        drawn.nodes.resize(static_cast<size_t>(take));
+                        drawn.keys.resize(static_cast<size_t>(take));
                     }
-                    vector.draw(key, static_cast<uint32_t>(hop), replace_ && fanout >= 0, s.rows, rows,
-                                s.scratch.data(), drawn.positions.data());
-                    for (int64_t q = 0; q < take; ++q) prefetch(indices_ + drawn.positions[q]);
+                    draw_rows(how, kTrees ? trees + begin + next : nullptr, s.rows, rows, s.scratch.data(), drawn.positions.data());
+                    for (int64_t q = 0; q < take; ++q) prefetch(graph_.indices + drawn.positions[q]);
+                    if constexpr (kTrees)  // the tree of each, until its node is known
+                        for (int64_t i = 0, q = 0; i < rows; ++i)
+                            for (int64_t t = 0; t < s.rows[i].take; ++t) drawn.keys[q++] = static_cast<Key>(trees[begin + next + i]);
                     drawn.count = take;
                     next += rows;
                 }
                 if (auto& found = s.ring[(g + 2) % 3]; found.count) {  // read the neighbours, request their ids
                     for (int64_t q = 0; q < found.count; ++q) {
-                        const Id node = indices_[found.positions[q]];
-                        if (node < 0 || static_cast<int64_t>(node) >= nodes_) {
+                        const Id node = graph_.indices[found.positions[q]];
+                        if (node < 0 || static_cast<int64_t>(node) >= graph_.nodes) {
                             error.set("the graph holds an index out of range");
                             return;
                         }
-                        found.nodes[q] = node;
-                        look_up(node);
+                        found.keys[q] = key_of(node, static_cast<int32_t>(kTrees ? found.keys[q] : 0));
+                        look_up(found.keys[q]);
                     }
                     if (positions) std::copy_n(found.positions.data(), found.count, positions + found.edge);
                 }
-                if (auto& known = s.ring[(g + 1) % 3]; known.count) relabel(known.nodes.data(), known.count, known.edge);
+                if (auto& known = s.ring[(g + 1) % 3]; known.count) hand_over(known.keys.data(), known.count, known.edge);
             }
         };
 
         const int parts = useful_threads(threads, added, 4096);
         if (static_cast<int>(work.stretches.size()) < parts) work.stretches.resize(static_cast<size_t>(parts));
-        const auto add = [&](const Id* group, int64_t n, int64_t edge) {
-            table.reserve(all_nodes, count, n);
+        const auto add = [&](const Key* group, int64_t n, int64_t edge) {
+            table.reserve(count, n, key_at);
             for (int64_t q = 0; q < n; ++q) {
                 const int32_t local = table.find_or_add(group[q], static_cast<int32_t>(count));
-                all_nodes[count] = group[q];  // overwritten unless it is new
+                if constexpr (kTrees) {  // overwritten unless it is new
+                    all_nodes[count] = static_cast<Id>(node_of(group[q]));
+                    trees[count] = tree_of(group[q]);
+                } else {
+                    all_nodes[count] = group[q];
+                }
                 count += local == count;
                 indices[edge + q] = local;
             }
         };
         if (parts == 1) {
-            walk(work.stretches[0], 0, frontier, [&](Id node) { table.prefetch(node); }, add);
+            walk(work.stretches[0], 0, frontier, [&](Key key) { table.prefetch(key); }, add);
             error.rethrow();
         } else {
             work.raw.resize(static_cast<size_t>(added));
-            Id* raw = work.raw.data();
+            Key* raw = work.raw.data();
 #pragma omp parallel for schedule(static, 1) num_threads(parts)
             for (int p = 0; p < parts; ++p) {
                 const auto row_at = [&](int64_t i) {
                     const int64_t target = edge_count + cut(added, parts, i);
                     return std::lower_bound(indptr + begin, indptr + end, target) - (indptr + begin);
                 };
-                walk(work.stretches[p], p ? row_at(p) : 0, p + 1 < parts ? row_at(p + 1) : frontier, [](Id) {},
-                     [&](const Id* group, int64_t n, int64_t edge) { std::copy_n(group, n, raw + edge - edge_count); });
+                walk(work.stretches[p], p ? row_at(p) : 0, p + 1 < parts ? row_at(p + 1) : frontier, [](Key) {},
+                     [&](const Key* group, int64_t n, int64_t edge) { std::copy_n(group, n, raw + edge - edge_count); });
             }
             error.rethrow();
             if constexpr (std::is_same_v<Table, StampTable<Id>>) {
-                // First appearances: the least position claims a node, then ids follow from a prefix sum over them.
-                work.is_new.resize(static_cast<size_t>(added));
-                std::vector<int64_t> fresh(static_cast<size_t>(parts) + 1, 0);
-#pragma omp parallel num_threads(parts)
-                {
-#pragma omp for schedule(static, 1)
-                    for (int p = 0; p < parts; ++p)
-                        for (int64_t e = cut(added, parts, p), stop = cut(added, parts, p + 1); e < stop; ++e) {
-                            if (e + 32 < stop) table.prefetch(raw[e + 32]);
-                            table.claim(raw[e], static_cast<int32_t>(e));
-                        }
-#pragma omp for schedule(static, 1)
-                    for (int p = 0; p < parts; ++p)
-                        for (int64_t e = cut(added, parts, p), stop = cut(added, parts, p + 1); e < stop; ++e) {
-                            if (e + 32 < stop) table.prefetch(raw[e + 32]);
-                            work.is_new[e] = table.claimed(raw[e], static_cast<int32_t>(e));
-                            fresh[p + 1] += work.is_new[e];
-                        }
-#pragma omp single
-                    for (int p = 0; p < parts; ++p) fresh[p + 1] += fresh[p];
-#pragma omp for schedule(static, 1)
-                    for (int p = 0; p < parts; ++p) {
-                        int64_t local = count + fresh[p];
-                        for (int64_t e = cut(added, parts, p), stop = cut(added, parts, p + 1); e < stop; ++e)
-                            if (work.is_new[e]) {
-                                all_nodes[local] = raw[e];
-                                table.set(raw[e], static_cast<int32_t>(local++));
-                            }
-                    }
-#pragma omp for schedule(static, 1)
-                    for (int p = 0; p < parts; ++p)
-                        for (int64_t e = cut(added, parts, p), stop = cut(added, parts, p + 1); e < stop; ++e) {
-                            if (e + 32 < stop) table.prefetch(raw[e + 32]);
-                            indices[edge_count + e] = table.get(raw[e]);
-                        }
-                }
-                count += fresh[static_cast<size_t>(parts)];
+                count += relabel(table, raw, added, parts, count, work.is_new, all_nodes, indices + edge_count);
             } else {
                 for (int64_t e = 0; e < added; e += 512) {
                     const int64_t n = std::min<int64_t>(512, added - e);
@@ -293,7 +288,23 @@ SampleResult Sampler<Id>::expand(const SampleRequest& request, const std::shared
     return out;
 }
 
-template class Sampler<int32_t>;
-template class Sampler<int64_t>;
+}  // namespace
+
+template <class Id>
+std::unique_ptr<Sampler<Id>> make_sampler(const SampleGraph<Id>& graph, SampleOptions options) {
+    require(!options.fanouts.empty(), "fanouts must name at least one hop");
+    for (int64_t k : options.fanouts) require(k >= -1 && k < kMost, "a fanout must be -1 (all) or at least 0");
+    require(options.batch_dependency >= 1, "batch_dependency must be at least 1");
+    if (options.disjoint) {
+        require(options.fanouts.size() <= 255, "disjoint trees grow at most 255 hops");
+        require(graph.nodes <= kMostTreeNodes, "disjoint trees need a graph of at most 2^40 nodes");
+        return std::make_unique<TableSampler<Id, TreeTable>>(graph, std::move(options));
+    }
+    if (options.hash) return std::make_unique<TableSampler<Id, HashTable<Id>>>(graph, std::move(options));
+    return std::make_unique<TableSampler<Id, StampTable<Id>>>(graph, std::move(options));
+}
+
+template std::unique_ptr<Sampler<int32_t>> make_sampler(const SampleGraph<int32_t>&, SampleOptions);
+template std::unique_ptr<Sampler<int64_t>> make_sampler(const SampleGraph<int64_t>&, SampleOptions);
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// Which local id each node has in a sample: by an array over all nodes, or by hashing.
+// Which local id each node (or node of a tree) has in a sample: by an array over all nodes, or by hashing.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +17,7 @@ constexpr int64_t kMost = int64_t{1} << 30;  // nodes or edges of one sample
 template <class Id>
 class StampTable {
 public:
+    using Key = Id;
     void begin(int64_t nodes) {
         if (stamp_.size() != nodes || base_ > kMost) {
             if (stamp_.size() != nodes) stamp_ = Array<int32_t>(nodes);
@@ -25,7 +26,8 @@ public:
         }
     }
     void end(int64_t used) { base_ += static_cast<int32_t>(used); }
-    void reserve(const Id*, int64_t, int64_t) {}
+    template <class KeyAt>
+    void reserve(int64_t, int64_t, KeyAt) {}
     void prefetch(Id node) const { headrace::prefetch(stamp_.data() + node); }
     // The local id of `node`: its own, or `next` if it is new.
     int32_t find_or_add(Id node, int32_t next) {
@@ -54,41 +56,43 @@ private:
     int32_t base_ = 0;
 };
 
-template <class Id>
+template <class Key_>
 class HashTable {
 public:
+    using Key = Key_;
     void begin(int64_t) {
         if (cells_.size() == 0 || base_ > kMost) rebuild(std::max<int64_t>(cells_.size(), 1 << 12));
     }
     void end(int64_t used) { base_ += static_cast<int32_t>(used); }
-    // Room for `more` nodes beside the `count` that are in.
-    void reserve(const Id* nodes, int64_t count, int64_t more) {
+    // Room for `more` keys beside the `count` that are in, key_at(i) being the one with local id i.
+    template <class KeyAt>
+    void reserve(int64_t count, int64_t more, KeyAt key_at) {
         int64_t size = cells_.size();
         while (size < 2 * (count + more)) size *= 2;
         if (size == cells_.size()) return;
         rebuild(size);
-        for (int64_t i = 0; i < count; ++i) find_or_add(nodes[i], static_cast<int32_t>(i));
+        for (int64_t i = 0; i < count; ++i) find_or_add(key_at(i), static_cast<int32_t>(i));
     }
-    void prefetch(Id node) const { headrace::prefetch(cells_.data() + slot(node)); }
-    int32_t find_or_add(Id node, int32_t next) {
-        for (uint64_t at = slot(node);; at = (at + 1) & mask_) {
+    void prefetch(Key key) const { headrace::prefetch(cells_.data() + slot(key)); }
+    int32_t find_or_add(Key key, int32_t next) {
+        for (uint64_t at = slot(key);; at = (at + 1) & mask_) {
             Cell& cell = cells_[static_cast<int64_t>(at)];
             if (cell.value < base_) {
-                cell = {node, base_ + next};
+                cell = {key, base_ + next};
                 return next;
             }
-            if (cell.key == node) return cell.value - base_;
+            if (cell.key == key) return cell.value - base_;
         }
     }
     int64_t bytes() const { return cells_.size() * static_cast<int64_t>(sizeof(Cell)); }
 
 private:
     struct Cell {
-        Id key;
+        Key key;
         int32_t value;
     };
-    uint64_t slot(Id node) const {
-        return (static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15ull >> 32) & mask_;
+    uint64_t slot(Key key) const {
+        return (static_cast<uint64_t>(key) * 0x9E3779B97F4A7C15ull >> 32) & mask_;
     }
     void rebuild(int64_t size) {
         cells_ = Array<Cell>(size);
@@ -100,5 +104,14 @@ private:
     uint64_t mask_ = 0;
     int32_t base_ = 0;
 };
+
+// Disjoint trees: a key is a node and its tree. The tree stands in the low bits, which the hash spreads furthest.
+using TreeTable = HashTable<uint64_t>;
+constexpr int kTreeBits = 24;
+constexpr int64_t kMostTrees = (int64_t{1} << kTreeBits) - 1;         // tree + 1 fits beside the hop in a Philox counter
+constexpr int64_t kMostTreeNodes = int64_t{1} << (64 - kTreeBits);    // ids that fit beside the tree
+inline uint64_t tree_key(uint64_t node, uint64_t tree) { return node << kTreeBits | tree; }
+inline uint64_t node_of(uint64_t key) { return key >> kTreeBits; }
+inline int32_t tree_of(uint64_t key) { return static_cast<int32_t>(key & kMostTrees); }
 
 }  // namespace headrace

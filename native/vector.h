@@ -14,8 +14,6 @@ struct DrawRow {
     int64_t begin, degree, take;
 };
 
-enum class Element : int32_t { f32, f64, bf16, f16 };
-
 // A read-only array of ids, or none.
 struct Ids {
     const void* data = nullptr;
@@ -25,6 +23,17 @@ struct Ids {
         return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
     }
 };
+
+// How the neighbours of a row are ranked: by weight, by a number that all rows share (LABOR), or by both. See vector_rank.cpp.
+struct Ranking {
+    const float* weight = nullptr;  // of every entry of the graph, positive; null for all the same
+    bool labor = false;             // a random word is the neighbour's and not the entry's
+    Ids indices;                    // of the graph, for LABOR
+    uint32_t batch = 0;
+    uint32_t dependency = 1;        // batches for which a neighbour keeps its word
+};
+
+enum class Element : int32_t { f32, f64, bf16, f16 };
 
 // Entry e of row v reads row `ids[indices[e]]` (or `indices[e]`) of x, times weight[position[e]] (or weight[e]),
 // times scale[indices[e]].
@@ -102,6 +111,8 @@ struct VectorTable {
     // Positions of the neighbours drawn for each row, `take` per row, one row after the other.
     void (*draw)(PhiloxKey key, uint32_t hop, bool replace, const DrawRow* rows, int64_t count, int64_t* scratch,
                  int64_t* positions);
+    // Positions of the `take` neighbours of lowest rank of one row, in the row's order.
+    void (*rank)(PhiloxKey key, uint32_t hop, const Ranking& ranking, const DrawRow& row, int64_t* scratch, int64_t* positions);
     // out[v] = sum, or mean, over the entries of rows [begin, end), each row's in order; false on an index out of range.
     bool (*sum)(const Entries& entries, int64_t begin, int64_t end, bool mean, char* out);
     // accumulator = max with the tile's rows; where = which neighbour of the row (the first that reaches it).
@@ -131,6 +142,10 @@ static inline int64_t draw_scratch(int64_t take) {
     while (table < 4 * take) table *= 2;
     return table;
 }
+
+// Likewise for `rank`: entries that may be among the lowest, and a copy to find the limit in.
+static inline int64_t rank_room(int64_t take) { return 2 * take + 64; }
+static inline int64_t rank_scratch(int64_t take) { return 2 * rank_room(take); }
 
 constexpr int64_t kDrawGroup = 32;  // rows per call of draw, at the most
 

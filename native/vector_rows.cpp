@@ -4,6 +4,7 @@
 namespace headrace::HEADRACE_LEVEL {
 
 void draw(PhiloxKey, uint32_t, bool, const DrawRow*, int64_t, int64_t*, int64_t*);  // vector_draw.cpp
+void rank(PhiloxKey, uint32_t, const Ranking&, const DrawRow&, int64_t*, int64_t*);  // vector_rank.cpp
 void dropout(Element, const DropoutJob&, const void*, int64_t, int64_t);            // vector_dropout.cpp
 int64_t attend_scratch(const Attention&);                                           // vector_attend.cpp
 bool attend(const Attention&, int64_t, int64_t, char*);
@@ -266,7 +267,7 @@ void store(Element element, const void* accumulator, double scale, int64_t width
 }  // namespace
 
 extern const VectorTable table;
-const VectorTable table{HEADRACE_NAME(HEADRACE_LEVEL), draw, sum, max, max_gradient, dot, store, dropout,
+const VectorTable table{HEADRACE_NAME(HEADRACE_LEVEL), draw, rank, sum, max, max_gradient, dot, store, dropout,
                         attend_scratch, attend, attend_row_gradient, attend_column_gradient};
 
 }  // namespace headrace::HEADRACE_LEVEL

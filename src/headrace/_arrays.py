@@ -56,6 +56,16 @@ def as_ids(array: Any, name: str, *, dtype: torch.dtype | None = None) -> Tensor
     return tensor if tensor.dtype in (torch.int32, torch.int64) else tensor.long()
 
 
+def as_times(array: Any, name: str) -> Tensor:
+    """A one-dimensional tensor of times: int64 or float64, to which narrower types are widened."""
+    tensor = as_tensor(array, name)
+    if tensor.dim() != 1:
+        raise ValueError(f"{name} must have one dimension, not shape {tuple(tensor.shape)}")
+    if tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integers or real numbers, not {tensor.dtype}")
+    return tensor.to(torch.float64 if tensor.dtype.is_floating_point else torch.int64)
+
+
 def first_outside(ids: Tensor, low: int, high: int) -> int:
     """The position of the first id that is not in [low, high)."""
     return int(((ids < low) | (ids >= high)).nonzero()[0])

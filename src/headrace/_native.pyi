@@ -115,13 +115,48 @@ def attend_gradient(
 def attend_mask(mask: Any, dropout: float, seed: int, threads: int) -> None: ...
 
 class Sampler:
-    def __init__(self, indptr: Any, indices: Any, fanouts: list[int], *, replace: bool, hash: bool) -> None: ...
+    def __init__(
+        self,
+        indptr: Any,
+        indices: Any,
+        fanouts: list[int],
+        *,
+        replace: bool,
+        hash: bool,
+        disjoint: bool = False,
+        weight: Any | None = None,
+        cumulative: Any | None = None,
+        time: Any | None = None,
+        last: bool = False,
+        inclusive: bool = False,
+        labor: bool = False,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+    ) -> None: ...
     def sample(
-        self, seeds: Any, pool: Pool, *, seed: int, epoch: int, batch: int, positions: bool, threads: int
-    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64] | None, list[int], list[int]]: ...
+        self,
+        seeds: Any,
+        pool: Pool,
+        *,
+        seed: int,
+        epoch: int,
+        batch: int,
+        positions: bool,
+        threads: int,
+        time: Any | None = None,
+    ) -> tuple[
+        NDArray[Any],
+        NDArray[np.int64],
+        NDArray[np.int32],
+        NDArray[np.int64] | None,
+        NDArray[np.int32] | None,
+        list[int],
+        list[int],
+    ]: ...
     @property
     def workspace_bytes(self) -> int: ...
 
+def cumulative_weights(indptr: Any, weight: Any, threads: int) -> NDArray[np.float64]: ...
 def power_law_weights(seed: int, exponent: float, most: float, nodes: int, threads: int) -> NDArray[np.float64]: ...
 def candidate_edges(
     cumulative: Any,

@@ -14,7 +14,7 @@ from torch import Tensor
 from headrace.graph.graph import Graph
 from headrace.graph.io import ArrayReader, DatasetWriter
 
-_GRAPH_ARRAYS = ("indptr", "indices", "weight", "edge_id")
+_GRAPH_ARRAYS = ("indptr", "indices", "weight", "time", "edge_id")
 
 
 @dataclass(eq=False)
@@ -121,7 +121,7 @@ def open_dataset(path: str | os.PathLike[str], *, verify: bool = False) -> Datas
         return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
 
     return Dataset(
-        Graph(arrays["indptr"], arrays["indices"], weight=arrays.get("weight"), edge_id=arrays.get("edge_id")),
+        Graph(**{name: arrays[name] for name in _GRAPH_ARRAYS if name in arrays}),
         x=arrays.get("x"),
         y=arrays.get("y"),
         splits=group("split_"),

@@ -10,20 +10,22 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, as_tensor, first_outside, thread_count
+from headrace._arrays import as_ids, as_tensor, as_times, first_outside, thread_count
 from headrace._pinned import pin_in_place
+from headrace.graph.time import before_all, sorted_order, times_in_order
 
 SelfLoops = Literal["keep", "add", "drop"]
 T = TypeVar("T")
+_ARRAYS = ("indptr", "indices", "weight", "time", "edge_id", "permutation")
 _MOST_NODES = 2**48  # an id beyond this is a mistake, not a node
 
 
 class Graph:
     """A graph in compressed sparse row form: row v lists the sources of the edges into v.
 
-    `indptr` is int64, `indices` int32 while node ids fit and int64 beyond. `weight`, `edge_id` and `permutation` are
-    optional and stand in the order of `indices`: an edge's weight, its id in the list it came from (-1 for a self loop
-    that was added), and, in a reversed graph, its position in the graph that was reversed.
+    `indptr` is int64, `indices` int32 while node ids fit and int64 beyond. `weight`, `time`, `edge_id` and `permutation` are
+    optional and stand in the order of `indices`: an edge's weight, its time (int64 or float64), its id in the list it came
+    from (-1 for a self loop that was added), and, in a reversed graph, its position in the graph that was reversed.
 
     >>> import headrace as hr
     >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
@@ -33,7 +35,7 @@ class Graph:
     [0]
     """
 
-    __slots__ = ("__weakref__", "_derived", "edge_id", "indices", "indptr", "permutation", "weight")
+    __slots__ = ("__weakref__", "_derived", "edge_id", "indices", "indptr", "permutation", "time", "weight")
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class Graph:
         indices: Tensor,
         *,
         weight: Tensor | None = None,
+        time: Tensor | None = None,
         edge_id: Tensor | None = None,
         permutation: Tensor | None = None,
     ) -> None:
@@ -48,10 +51,11 @@ class Graph:
         self.indices = as_ids(indices, "indices")
         if self.indptr.numel() == 0:
             raise ValueError("indptr must hold at least one element: one more than there are nodes")
-        for name, values in (("weight", weight), ("edge_id", edge_id), ("permutation", permutation)):
+        for name, values in (("weight", weight), ("time", time), ("edge_id", edge_id), ("permutation", permutation)):
             if values is not None and values.shape[:1] != self.indices.shape:
                 raise ValueError(f"{name} has {len(values)} entries for {len(self.indices)} edges")
         self.weight = None if weight is None else as_tensor(weight, "weight")
+        self.time = None if time is None else as_times(time, "time")
         self.edge_id = None if edge_id is None else as_ids(edge_id, "edge_id")
         self.permutation = permutation
         self._derived: dict[str, Any] = {}
@@ -64,6 +68,7 @@ class Graph:
         num_nodes: int | None = None,
         *,
         weight: Any | None = None,
+        time: Any | None = None,
         edge_id: Any | None = None,
         undirected: bool = False,
         deduplicate: bool = False,
@@ -72,9 +77,9 @@ class Graph:
     ) -> Graph:
         """Build a graph from edges `src[i] -> dst[i]` given as torch tensors, numpy arrays or lists.
 
-        Rows keep the order of the edges. `undirected` adds every edge's reverse (with its weight and id);
+        Rows keep the order of the edges. `undirected` adds every edge's reverse (with its weight, time and id);
         `deduplicate` keeps the first of equal edges and sorts rows by source; `self_loops="add"` gives one, of weight
-        1, to every node that has none. `edge_id=True` keeps each edge's position in the input; a tensor keeps its
+        1 and before all times, to every node that has none. `edge_id=True` keeps each edge's position in the input; a tensor keeps its
         values; by default no ids are kept.
         """
         source, target = as_ids(src, "src"), as_ids(dst, "dst")
@@ -88,10 +93,11 @@ class Graph:
             raise ValueError(f"self_loops must be 'keep', 'add' or 'drop', not {self_loops!r}")
 
         values = None if weight is None else as_tensor(weight, "weight")
+        times = None if time is None else as_times(time, "time")
         ids = None
         if edge_id is not None and not isinstance(edge_id, bool):
             ids = as_ids(edge_id, "edge_id")
-        for name, given in (("weight", values), ("edge_id", ids)):
+        for name, given in (("weight", values), ("time", times), ("edge_id", ids)):
             if given is not None and len(given) != len(source):
                 raise ValueError(f"{name} has {len(given)} entries for {len(source)} edges")
 
@@ -104,7 +110,7 @@ class Graph:
             undirected=undirected,
             deduplicate=deduplicate,
             self_loops=self_loops,
-            positions=keep_ids or values is not None,
+            positions=keep_ids or values is not None or times is not None,
             threads=workers,
         )
         position = None if where is None else torch.from_numpy(where)
@@ -112,6 +118,7 @@ class Graph:
             torch.from_numpy(indptr),
             torch.from_numpy(indices),
             weight=None if values is None or position is None else _take(values, position, missing=1),
+            time=None if times is None else _take(times, position, missing=before_all(times)),
             edge_id=position if keep_ids and ids is None else None if ids is None else _take(ids, position, missing=-1),
         )
 
@@ -175,13 +182,13 @@ class Graph:
         return self._mapped(lambda array: array.pin_memory())
 
     def _arrays(self) -> list[Tensor]:
-        arrays = (self.indptr, self.indices, self.weight, self.edge_id, self.permutation)
+        arrays = (getattr(self, name) for name in _ARRAYS)
         return [array for array in arrays if array is not None]
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Graph:
         """The same graph over changed arrays."""
         graph = Graph.__new__(Graph)
-        for name in ("indptr", "indices", "weight", "edge_id", "permutation"):
+        for name in _ARRAYS:
             array = getattr(self, name)
             setattr(graph, name, None if array is None else change(array))
         graph._derived = {}
@@ -212,6 +219,20 @@ class Graph:
         self._needs_cpu("reverse")
         return self.derived("reverse", lambda: self._reversed(thread_count(threads)))
 
+    def sorted_by_time(self) -> Graph:
+        """The graph with every row in order of `time`, as temporal sampling reads it. Made once and kept.
+
+        Edges of one time keep their order. Weights and ids go with their edges; a graph that kept no ids gets them: the
+        positions in this graph. A graph in order already is returned as it is.
+        """
+        if self.time is None:
+            raise ValueError("this graph has no times to sort by: give from_edges(..., time=...)")
+        return self if self.is_sorted_by_time() else self.derived("sorted by time", self._sorted_by_time)
+
+    def is_sorted_by_time(self) -> bool:
+        """Whether times do not decrease within any row."""
+        return self.time is not None and self.derived("is sorted by time", lambda: times_in_order(self.indptr, self.time))
+
     def rows(self, begin: int, end: int) -> RowRange:
         """Rows `begin` to `end` as a view: a layer computes these nodes from all."""
         if not 0 <= begin <= end <= self.num_nodes:
@@ -239,9 +260,17 @@ class Graph:
             torch.from_numpy(indptr),
             torch.from_numpy(indices),
             weight=None if self.weight is None else self.weight[position],
+            time=None if self.time is None else self.time[position],
             edge_id=None if self.edge_id is None else self.edge_id[position],
             permutation=position,
         )
+
+    def _sorted_by_time(self) -> Graph:
+        order = sorted_order(self.indptr, self.time)
+        beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id", "permutation")}
+        beside["edge_id"] = order if self.edge_id is None else self.edge_id
+        moved = {name: values if values is None or values is order else values[order] for name, values in beside.items()}
+        return Graph(self.indptr, self.indices[order], **moved)
 
     def validate(self, *, threads: int | None = None) -> None:
         """Raise ValueError unless every row lies within `indices` and every index names a node."""
@@ -256,7 +285,7 @@ class Graph:
             raise ValueError(f"{what} works on a graph in host memory, and this one is on {self.device}: use graph.to('cpu')")
 
     def __repr__(self) -> str:
-        extra = "".join(f", {n}" for n in ("weight", "edge_id", "permutation") if getattr(self, n) is not None)
+        extra = "".join(f", {n}" for n in ("weight", "time", "edge_id", "permutation") if getattr(self, n) is not None)
         place = "" if self.device.type == "cpu" else f", device={str(self.device)!r}"
         return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{extra}{place})"
 

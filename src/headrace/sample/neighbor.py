@@ -1,4 +1,4 @@
-"""`NeighborSampler`: uniform neighbours, hop by hop."""
+"""`NeighborSampler`: neighbours, hop by hop."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, first_outside, thread_count
+from headrace._arrays import as_ids, as_times, first_outside, thread_count
 from headrace.graph import Graph
 from headrace.kernels import gather
 from headrace.sample.sample import Sample
+from headrace.sample.weights import cumulative, drawable
 from headrace.store import BufferPool
 
 # Up to here an array over all nodes finds a node's local id faster than a hash table does (measured; docs/sampling.md).
@@ -19,11 +21,23 @@ _STAMP_NODES = 12 << 20
 
 
 class NeighborSampler:
-    """Samples up to `fanouts[h]` in-neighbours of every node that hop h - 1 added, uniformly; -1 takes all.
+    """Samples up to `fanouts[h]` in-neighbours of every node that hop h - 1 added; -1 takes all.
 
-    Without replacement by Floyd's method. Every draw is Philox of (seed, epoch, batch, hop, node, slot), so a sample depends on
-    these alone: never on threads, on what was sampled before or on the machine. Each hop expands only nodes that are new to the
-    sample, as PyG does; a node keeps the place of its first appearance.
+    Uniformly, without replacement by Floyd's method, unless told otherwise. Every draw is Philox of (seed, epoch, batch, hop, node,
+    slot), so a sample depends on these alone: never on threads, on what was sampled before or on the machine. Each hop expands only
+    nodes that are new to the sample, as PyG does; a node keeps the place of its first appearance.
+
+    replace: draw with replacement.
+    weighted: draw in proportion to `graph.weight` (Efraimidis and Spirakis, 2006, where it is without replacement). Edges of
+        weight 0 are never drawn.
+    labor: all rows share the random number of a neighbour, so that they agree on whom they take and a batch has fewer distinct
+        nodes, while each row's own draw stays uniform, or by weight (LABOR: Balin and Catalyurek, "Layer-Neighbor Sampling",
+        NeurIPS 2023, the sequential Poisson form). `layer_dependency` shares the numbers between hops too, and
+        `batch_dependency` k lets a neighbour keep its number for k batches, which lifts the hit rate of caches.
+    disjoint: every seed grows a tree of its own, and `Sample.tree` says which a node is in.
+    temporal: "uniform" or "last". Of the edges into a node of a seed's tree only those before the seed's time count (`inclusive`:
+        also those at it); "last" takes the latest of them in place of drawing. Trees are disjoint, `graph.time` must
+        not decrease within a row (`Graph.sorted_by_time`), and `sample` is given a time for every seed.
 
     >>> import headrace as hr
     >>> graph = hr.generate.community(nodes=1000, edges=20000, classes=4, features=0).graph
@@ -31,6 +45,9 @@ class NeighborSampler:
     >>> sample = sampler.sample([3, 14, 15], epoch=0, batch=0)
     >>> sample.nodes[:3].tolist(), len(sample.blocks)
     ([3, 14, 15], 2)
+    >>> events = hr.Graph.from_edges([0, 1, 2], [3, 3, 3], time=[10, 20, 30])
+    >>> hr.sample.NeighborSampler(events, [2], temporal="last").sample([3, 3], time=[30, 15]).nodes.tolist()
+    [3, 3, 0, 1, 0]
     """
 
     def __init__(
@@ -39,6 +56,13 @@ class NeighborSampler:
         fanouts: Sequence[int],
         *,
         replace: bool = False,
+        weighted: bool = False,
+        labor: bool = False,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        disjoint: bool = False,
+        temporal: Literal["uniform", "last"] | None = None,
+        inclusive: bool = False,
         seed: int = 0,
         threads: int | None = None,
         pool: BufferPool | None = None,
@@ -52,32 +76,92 @@ class NeighborSampler:
             raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
         if deduplicate_by not in ("auto", "stamp", "hash"):
             raise ValueError(f"deduplicate_by must be 'auto', 'stamp' or 'hash', not {deduplicate_by!r}")
-        self.replace = replace
+        self.replace, self.weighted = replace, weighted
+        self.labor, self.layer_dependency, self.batch_dependency = labor, layer_dependency, batch_dependency
+        self.disjoint, self.temporal, self.inclusive = disjoint or temporal is not None, temporal, inclusive
         self.seed = seed
         self.threads = thread_count(threads)
         self.pool = pool if pool is not None else BufferPool(limit=256 << 20)
-        by_hash = deduplicate_by == "hash" or (deduplicate_by == "auto" and graph.num_nodes > _STAMP_NODES)
-        self._native = _native.Sampler(graph.indptr, graph.indices, self.fanouts, replace=replace, hash=by_hash)
+        self._check(deduplicate_by)
+        # What is drawn from: the graph, but for edges of weight 0.
+        self.drawn = drawn = drawable(graph) if weighted else graph
+        self._native = _native.Sampler(
+            drawn.indptr,
+            drawn.indices,
+            self.fanouts,
+            replace=replace,
+            hash=deduplicate_by == "hash" or (deduplicate_by == "auto" and graph.num_nodes > _STAMP_NODES),
+            disjoint=self.disjoint,
+            weight=drawn.weight if weighted else None,
+            cumulative=cumulative(drawn, threads=self.threads) if weighted and replace else None,
+            time=None if temporal is None else drawn.time,
+            last=temporal == "last",
+            inclusive=inclusive,
+            labor=labor,
+            layer_dependency=layer_dependency,
+            batch_dependency=batch_dependency,
+        )
 
-    def sample(self, seeds: Any, epoch: int = 0, batch: int = 0, *, edge_ids: bool = False, threads: int | None = None) -> Sample:
+    def _check(self, deduplicate_by: str) -> None:
+        """Refuse options that do not go together."""
+        if self.temporal not in (None, "uniform", "last"):
+            raise ValueError(f"temporal must be 'uniform', 'last' or None, not {self.temporal!r}")
+        if self.temporal == "last" and (self.replace or self.weighted):
+            raise ValueError("temporal='last' leaves nothing to chance: use temporal='uniform' with replace or weighted")
+        if self.inclusive and self.temporal is None:
+            raise ValueError("inclusive says which edges are past: it needs temporal='uniform' or 'last'")
+        if self.labor and (self.replace or self.disjoint):
+            raise ValueError("labor shares draws between rows: it goes neither with replace nor with disjoint or temporal")
+        if not 1 <= self.batch_dependency < 2**32:
+            raise ValueError(f"batch_dependency must be from 1 to 2**32 - 1 batches, not {self.batch_dependency}")
+        if not self.labor and (self.layer_dependency or self.batch_dependency != 1):
+            raise ValueError("layer_dependency and batch_dependency are of LABOR: they need labor=True")
+        if self.disjoint and deduplicate_by == "stamp":
+            raise ValueError("disjoint trees are told apart by hashing: deduplicate_by must be 'auto' or 'hash', not 'stamp'")
+        if self.temporal is None:
+            return
+        if self.graph.time is None:
+            raise ValueError("temporal sampling needs a graph with times: give from_edges(..., time=...)")
+        if not self.graph.is_sorted_by_time():
+            raise ValueError("times must not decrease within a row of the graph: sample from graph.sorted_by_time()")
+
+    def sample(
+        self,
+        seeds: Any,
+        epoch: int = 0,
+        batch: int = 0,
+        *,
+        time: Any | None = None,
+        edge_ids: bool = False,
+        threads: int | None = None,
+    ) -> Sample:
         """The sample of `seeds` as batch `batch` of epoch `epoch`. Safe to call from many threads at a time.
 
-        `edge_ids` also returns, per edge, the graph's `edge_id` (or the edge's position where the graph keeps none).
+        `time` is that of every seed, for temporal sampling. `edge_ids` also returns, per edge, the graph's `edge_id` (or the edge's
+        position where the graph keeps none).
         """
         ids = as_ids(seeds, "seeds", dtype=torch.int64)
-        if not 0 <= epoch < 2**32 or not 0 <= batch < 2**64:
+        most = 2**32 if self.labor else 2**64
+        if not 0 <= epoch < 2**32 or not 0 <= batch < most:
             raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
         workers = self.threads if threads is None else thread_count(threads)
         low, high = _native.id_range(ids, 1)
         if low < 0 or high >= self.graph.num_nodes:
             at = first_outside(ids, 0, self.graph.num_nodes)
             raise IndexError(f"seeds[{at}] is {int(ids[at])}: the graph has nodes 0 to {self.graph.num_nodes - 1}")
-        nodes, indptr, indices, positions, node_counts, edge_counts = self._native.sample(
-            ids, self.pool.native, seed=self.seed, epoch=epoch, batch=batch, positions=edge_ids, threads=workers
+        nodes, indptr, indices, positions, tree, node_counts, edge_counts = self._native.sample(
+            ids,
+            self.pool.native,
+            seed=self.seed,
+            epoch=epoch,
+            batch=batch,
+            positions=edge_ids,
+            threads=workers,
+            time=self._seed_times(time, len(ids)),
         )
         edge_id = None if positions is None else torch.from_numpy(positions)
-        if edge_id is not None and self.graph.edge_id is not None:
-            own = self.graph.edge_id
+        if edge_id is not None and self.drawn.edge_id is not None:
+            own = self.drawn.edge_id
             edge_id = gather(own, edge_id, out=self.pool.empty(edge_id.shape, own.dtype), threads=workers)
         return Sample(
             torch.from_numpy(nodes),
@@ -86,7 +170,24 @@ class NeighborSampler:
             tuple(node_counts),
             tuple(edge_counts),
             edge_id,
+            None if tree is None else torch.from_numpy(tree),
         )
+
+    def _seed_times(self, time: Any | None, seeds: int) -> Tensor | None:
+        if (time is None) != (self.temporal is None):
+            missing = "temporal sampling needs the time of every seed: give time="
+            raise ValueError(missing if time is None else "time is for temporal sampling: set temporal='uniform' or 'last'")
+        if time is None:
+            return None
+        assert self.drawn.time is not None
+        times = as_times(time, "time")
+        if len(times) != seeds:
+            raise ValueError(f"time has {len(times)} entries for {seeds} seeds")
+        if times.dtype.is_floating_point and bool(times.isnan().any()):
+            raise ValueError(f"time[{int(times.isnan().nonzero()[0])}] is not a number")
+        if times.dtype.is_floating_point and seeds and not self.drawn.time.dtype.is_floating_point:
+            raise ValueError("time holds real numbers, but the graph's times are integers: give integers")
+        return times.to(self.drawn.time.dtype)
 
     @property
     def workspace_bytes(self) -> int:

@@ -43,7 +43,8 @@ class Sample:
     """The sampled neighbourhood of a batch of seeds.
 
     `nodes` are global ids: the seeds as given, then what each hop added, in order of first appearance. All sampled edges are one
-    CSR over local ids, with one row per expanded node; each hop's edges are a range of its rows.
+    CSR over local ids, with one row per expanded node; each hop's edges are a range of its rows. Where trees are disjoint, a node
+    stands once for each tree it is in.
     """
 
     nodes: Tensor
@@ -52,6 +53,7 @@ class Sample:
     num_sampled_nodes: tuple[int, ...]  # seeds, then the nodes each hop added
     num_sampled_edges: tuple[int, ...]  # edges each hop drew
     edge_id: Tensor | None = None  # [edges], if asked for
+    tree: Tensor | None = None  # int32, [nodes], where every seed grows a tree of its own: the position of that seed
 
     @property
     def num_seeds(self) -> int:
@@ -63,7 +65,7 @@ class Sample:
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.nodes, self.indptr, self.indices, self.edge_id) if a is not None)
+        return sum(a.nbytes for a in (self.nodes, self.indptr, self.indices, self.edge_id, self.tree) if a is not None)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

@@ -1,0 +1,55 @@
+"""Weights of edges as samplers read them: positive, float32, with sums where draws are with replacement."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace import _native
+from headrace.graph import Graph
+
+
+def drawable(graph: Graph) -> Graph:
+    """The graph without the edges that are never drawn, its weights in float32. Made once per graph and kept.
+
+    An edge of weight 0 would need a rank of its own kind in every kernel; without it a row's length is the number of edges that can
+    be drawn. Edges keep their ids: `edge_id` holds the graph's own or, where it keeps none, positions in it.
+    """
+    return graph.derived("drawable by weight", lambda: _drawable(graph))
+
+
+def cumulative(graph: Graph, *, threads: int) -> Tensor:  # -> [edges], float64
+    """Sums of the weights within each row up to each edge, added in order. Made once per graph and kept."""
+    return graph.derived(
+        "cumulative weights", lambda: torch.from_numpy(_native.cumulative_weights(graph.indptr, graph.weight, threads))
+    )
+
+
+def _drawable(graph: Graph) -> Graph:
+    if graph.weight is None:
+        raise ValueError("this graph has no weights to draw by: give from_edges(..., weight=...), or weighted=False")
+    if graph.weight.dim() != 1:
+        raise ValueError(f"weight must have one number per edge, not shape {tuple(graph.weight.shape)}")
+    weight = graph.weight.float()
+    wrong = ~(weight.isfinite() & (weight >= 0))
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0])
+        raise ValueError(f"weight[{at}] is {float(weight[at])}: weights to draw by must be finite and not negative")
+    kept = weight > 0
+    if bool(kept.all()):
+        return graph if weight is graph.weight else Graph(graph.indptr, graph.indices, **_beside(graph, weight, slice(None)))
+    graph.validate()
+    before = torch.zeros(graph.num_edges + 1, dtype=torch.int64)
+    torch.cumsum(kept, 0, out=before[1:])
+    position = kept.nonzero().flatten()
+    beside = _beside(graph, weight, position)
+    beside["edge_id"] = position if graph.edge_id is None else graph.edge_id[position]
+    return Graph(before[graph.indptr], graph.indices[position], **beside)
+
+
+def _beside(graph: Graph, weight: Tensor, position: Tensor | slice) -> dict[str, Tensor | None]:
+    return {
+        "weight": weight[position],
+        "time": None if graph.time is None else graph.time[position],
+        "edge_id": None if graph.edge_id is None else graph.edge_id[position],
+    }
