@@ -8,10 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from headrace.graph import Graph
+from headrace.sample.hetero import HeteroSample
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Sample
 from headrace.store import BufferPool
@@ -49,6 +57,25 @@ def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) ->
         batch=None,
         num_sampled_nodes=list(sample.num_sampled_nodes),
         num_sampled_edges=list(sample.num_sampled_edges),
+        metadata=metadata,
+    )
+
+
+def hetero_output(sample: HeteroSample, pool: BufferPool, *, metadata: Any = None) -> HeteroSamplerOutput:
+    """A heterogeneous sample as PyG's samplers return it, all of it int64."""
+    row, col, edge = {}, {}, {}
+    for kind, indices in sample.indices.items():
+        row[kind], col[kind] = sample.edge_index(kind, out=pool.empty((2, indices.numel()), torch.int64))
+        if sample.edge_id is not None:
+            edge[kind] = sample.edge_id[kind].long()
+    return HeteroSamplerOutput(
+        node=dict(sample.nodes),
+        row=row,
+        col=col,
+        edge=edge if sample.edge_id is not None else None,
+        batch=None,
+        num_sampled_nodes={kind: list(counts) for kind, counts in sample.num_sampled_nodes.items()},
+        num_sampled_edges={kind: list(counts) for kind, counts in sample.num_sampled_edges.items()},
         metadata=metadata,
     )
 
