@@ -11,13 +11,13 @@ from headrace.loader import HeteroBatch, HeteroNeighborLoader, NeighborLoader
 from headrace.sample import HeteroSampler
 
 pytest.importorskip("torch_geometric", reason="needs torch-geometric")
-import torch_geometric.typing as pyg_typing  # noqa: E402
-from torch_geometric.data import HeteroData  # noqa: E402
-from torch_geometric.loader import NeighborLoader as PygLoader  # noqa: E402
-from torch_geometric.loader import NodeLoader  # noqa: E402
-from torch_geometric.sampler import NumNeighbors  # noqa: E402
+import torch_geometric.typing as pyg_typing
+from torch_geometric.data import HeteroData
+from torch_geometric.loader import NeighborLoader as PygLoader
+from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import NumNeighbors
 
-from headrace.sample.pyg import PygSampler  # noqa: E402
+from headrace.sample.pyg import PygSampler
 
 WRITES, CITES, WRITTEN = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "written_by", "author")
 FANOUTS = {WRITES: [4, 2], CITES: [3, 3], WRITTEN: [2, 0]}
@@ -134,9 +134,7 @@ def test_trimming_to_layers_changes_no_output_of_a_model(data):
         edge_index = batch.edge_index_dict
         for number, layer in enumerate(layers):
             if trimmed:
-                x, edge_index, _ = trim_to_layer(
-                    number, batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict, x, edge_index
-                )
+                x, edge_index, _ = trim_to_layer(number, batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict, x, edge_index)
             x = layer(x, edge_index)
         outputs.append(x["paper"][:20])
     assert outputs[1].shape == (20, 8)
@@ -196,7 +194,9 @@ def test_adj_t_works_as_well(data):
 def test_a_hetero_graph_gives_samples(data):
     graph = hr.HeteroGraph.from_pyg(data)
     loader = NeighborLoader(graph, FANOUTS, ("paper", data["paper"].mask), batch_size=16, seed=3, edge_ids=True)
-    for batch, theirs in zip(loader, NeighborLoader(data, FANOUTS, ("paper", data["paper"].mask), batch_size=16, seed=3), strict=True):
+    for batch, theirs in zip(
+        loader, NeighborLoader(data, FANOUTS, ("paper", data["paper"].mask), batch_size=16, seed=3), strict=True
+    ):
         assert isinstance(batch, HeteroBatch)
         assert batch.batch_size == theirs["paper"].batch_size
         assert all(torch.equal(batch.n_id[kind], theirs[kind].n_id) for kind in data.node_types)

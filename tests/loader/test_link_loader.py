@@ -130,8 +130,8 @@ def test_no_edges_make_no_batches(dataset):
     [
         ({"edge_label_index": torch.zeros(3, 2)}, ValueError, r"shape \[2, edges\]"),
         ({"edge_label_index": torch.zeros(2, 3)}, ValueError, "integers"),
-        ({"edge_label_index": torch.tensor([[0], [400]])}, ValueError, "ids from 0 to 400"),
-        ({"edge_label_index": torch.tensor([[-1], [0]])}, ValueError, "ids from -1"),
+        ({"edge_label_index": torch.tensor([[0], [400]])}, ValueError, "targets from 400 to 400"),
+        ({"edge_label_index": torch.tensor([[-1], [0]])}, ValueError, "sources from -1"),
         ({"edge_label": torch.zeros(3)}, ValueError, "edge_label has shape"),
         ({"edge_label": torch.zeros(100), "neg_sampling": "triplet"}, ValueError, "triplets have no labels"),
         ({"edge_label_time": torch.zeros(100)}, ValueError, "edge_label_time"),

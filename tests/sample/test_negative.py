@@ -137,8 +137,8 @@ def test_no_positives_have_no_negatives():
 def test_settings_come_in_every_form_pyg_allows():
     wanted = ("triplet", 2)
     like = SimpleNamespace(mode=SimpleNamespace(value="triplet"), amount=2, src_weight=None, dst_weight=None)
-    for given in ({"mode": "triplet", "amount": 2}, like, NegativeSampling("triplet", 2)):
-        made = NegativeSampling.of(given)
+    for form in ({"mode": "triplet", "amount": 2}, like, NegativeSampling("triplet", 2)):
+        made = NegativeSampling.of(form)
         assert (made.mode, made.amount) == wanted
     assert NegativeSampling.of(None) is None
     assert NegativeSampling.of("binary").amount == 1

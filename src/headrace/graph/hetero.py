@@ -40,6 +40,12 @@ class Relation:
     def nbytes(self) -> int:
         return sum(a.nbytes for a in (self.indptr, self.indices, self.edge_id) if a is not None)
 
+    def edge_index(self) -> Tensor:
+        """The edges as PyG writes them, sources above targets, in row order.  # -> [2, num_edges]"""
+        out = torch.empty(2, self.num_edges, dtype=torch.int64)
+        _native.expand_csr(self.indptr, self.indices, out, thread_count(None))
+        return out
+
     @classmethod
     def from_edges(cls, src: Any, dst: Any, *, num_src: int, num_dst: int, name: str, threads: int | None = None) -> Relation:
         """The rows of edges `src[i] -> dst[i]`, in the order of the edges; `name` is for errors."""

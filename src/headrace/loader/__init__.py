@@ -2,6 +2,7 @@
 
 from headrace.loader.batch import Batch, MovedBatch, WholeBatch
 from headrace.loader.hetero import HeteroBatch, HeteroNeighborLoader
+from headrace.loader.hetero_link import HeteroLinkBatch, HeteroLinkNeighborLoader
 from headrace.loader.link import LinkNeighborLoader
 from headrace.loader.link_batch import LinkBatch, Links, MovedLinkBatch
 from headrace.loader.neighbor import NeighborLoader
@@ -9,6 +10,8 @@ from headrace.loader.neighbor import NeighborLoader
 __all__ = [
     "Batch",
     "HeteroBatch",
+    "HeteroLinkBatch",
+    "HeteroLinkNeighborLoader",
     "HeteroNeighborLoader",
     "LinkBatch",
     "LinkNeighborLoader",

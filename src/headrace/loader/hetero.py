@@ -36,8 +36,8 @@ class HeteroBatch:
     """A sample of a `HeteroGraph`, from seeds of type `input_type`."""
 
     sample: HeteroSample
-    input_type: str
-    input_id: Tensor  # position of each seed among the loader's input nodes (the node itself, if they were a mask)
+    input_type: str | EdgeType  # of the inputs: nodes, or edges
+    input_id: Tensor  # position of each input among the loader's (the node itself, if they were a mask)
     index: int = 0  # of the batch in its epoch
 
     @property
@@ -57,8 +57,13 @@ class HeteroBatch:
 
     @property
     def batch_size(self) -> int:
-        """The number of seeds."""
+        """The number of inputs."""
         return len(self.input_id)
+
+    @property
+    def seeds(self) -> dict[str, Tensor]:
+        """The nodes of every type that sampling began with."""
+        return {kind: ids[: self.sample.num_sampled_nodes[kind][0]] for kind, ids in self.n_id.items()}
 
 
 class HeteroNeighborLoader(NeighborLoader):
@@ -98,7 +103,7 @@ class HeteroNeighborLoader(NeighborLoader):
         trace: Trace | None = None,
         **others: Any,
     ) -> None:
-        refuse(others, loader="NeighborLoader of a heterogeneous graph", only=_ONLY)
+        refuse(others, loader=type(self).__name__, only=_ONLY)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         Loader.__init__(
@@ -131,7 +136,7 @@ class HeteroNeighborLoader(NeighborLoader):
             self._typed, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool
         )
 
-    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> HeteroBatch:
+    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
         index, positions = job
         seeds = {self.input_type: self.seeds.nodes[positions]}
         sample = self.sampler.sample(seeds, epoch, index, edge_ids=self.edge_ids or self._is_pyg, threads=threads)
@@ -147,8 +152,11 @@ class HeteroNeighborLoader(NeighborLoader):
             if self.transform_sampler_output is not None:
                 output = self.transform_sampler_output(output)
             result = filtered_hetero(self.data, output, pool=self.pool, threads=self.threads)
-            self._add_fields(result[self.input_type], output.metadata)
+            self._add_fields(result, output.metadata)
         return self._handed_over(result)
+
+    def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
+        super()._add_fields(result[self.input_type], metadata)
 
     def __repr__(self) -> str:
         return f"NeighborLoader({self._typed}, batches={len(self)})"

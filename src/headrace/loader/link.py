@@ -9,15 +9,16 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids, as_tensor
-from headrace.graph import Dataset, Graph
+from headrace.graph import Dataset, Graph, HeteroGraph
 from headrace.loader.base import refuse
-from headrace.loader.link_batch import LinkBatch, links_of
-from headrace.loader.neighbor import NeighborLoader
+from headrace.loader.link_batch import LinkBatch, Links, links_of
+from headrace.loader.neighbor import NeighborLoader, is_hetero
 from headrace.loader.seeds import Seeds
 from headrace.sample import NegativeSampler, NegativeSampling
+from headrace.sample.negative import Edges
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 # What a neighbour loader may take but edges as inputs do not, with the values that mean no more than their absence.
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -50,13 +51,22 @@ class LinkNeighborLoader(NeighborLoader):
     >>> batch = next(iter(loader))
     >>> batch.edge_label_index.shape, int(batch.edge_label.sum())
     (torch.Size([2, 256]), 128)
+
+    A heterogeneous graph (`HeteroGraph`, or a PyG `HeteroData`) makes a `HeteroLinkNeighborLoader`, which is one of these.
     """
 
     inputs = "input edges"
 
+    def __new__(cls, data: Any, *_: Any, **__: Any) -> LinkNeighborLoader:
+        if cls is LinkNeighborLoader and is_hetero(data):
+            from headrace.loader.hetero_link import HeteroLinkNeighborLoader
+
+            return object.__new__(HeteroLinkNeighborLoader)
+        return object.__new__(cls)
+
     def __init__(
         self,
-        data: Dataset | Graph | Data,
+        data: Dataset | Graph | HeteroGraph | Data | HeteroData,
         num_neighbors: Any,
         edge_label_index: Any = None,
         *,
@@ -73,9 +83,9 @@ class LinkNeighborLoader(NeighborLoader):
         options.pop("edge_label_time", None)
         if "input_nodes" in options:
             raise TypeError("LinkNeighborLoader starts from edges: pass edge_label_index in place of input_nodes")
-        nodes = torch.empty(0, dtype=torch.int64)
-        super().__init__(data, num_neighbors, nodes, batch_size=batch_size, seed=seed, **options)
-        self.edge_label_index = _edges_of(edge_label_index, self.data, self._graph)
+        super().__init__(data, num_neighbors, self._no_nodes(edge_label_index, data), batch_size=batch_size, seed=seed, **options)
+        num_src, num_dst, edges = self._ends()
+        self.edge_label_index = _checked(self._input_edges(edge_label_index), num_src, num_dst)
         count = self.edge_label_index.shape[1]
         self.seeds = Seeds(self.edge_label_index[0], torch.arange(count), batch_size, shuffle, drop_last, seed)
         self.neg_sampling = NegativeSampling.of(neg_sampling)
@@ -85,21 +95,38 @@ class LinkNeighborLoader(NeighborLoader):
         self.edges_left = 0
         self._negatives = None
         if self.neg_sampling is not None:
-            nodes_in_all = self._graph.num_nodes
             self._negatives = NegativeSampler(
-                self.neg_sampling, num_src=nodes_in_all, num_dst=nodes_in_all, edges=self._graph, seed=seed, threads=self.threads
+                self.neg_sampling, num_src=num_src, num_dst=num_dst, edges=edges, seed=seed, threads=self.threads
             )
 
     def __iter__(self) -> Any:
         self.edges_left = 0
         return super().__iter__()
 
-    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> LinkBatch:
-        index, positions = job
+    def _no_nodes(self, edge_label_index: Any, data: Any) -> Any:
+        """Input nodes that are none: what there is to start from are edges."""
+        return torch.empty(0, dtype=torch.int64)
+
+    def _ends(self) -> tuple[int, int, Edges]:
+        """How many sources and targets there may be, and the edges between them."""
+        return self._graph.num_nodes, self._graph.num_nodes, self._graph
+
+    def _input_edges(self, given: Any) -> Any:
+        if given is None and self._dataset is None:
+            given = getattr(self.data, "edge_index", None)
+        return self._graph.edge_index() if given is None else given
+
+    def _links(
+        self, index: int, positions: Tensor, epoch: int, threads: int, *, one_type: bool = True
+    ) -> tuple[Tensor, Tensor | None, Links]:
         src, dst = self.edge_label_index[:, positions]
         label = None if self.edge_label is None else self.edge_label[positions]
         drawn = None if self._negatives is None else self._negatives.sample(src, epoch, index, threads=threads)
-        seeds, links = links_of(src, dst, label, negatives=drawn, sampling=self.neg_sampling)
+        return links_of(src, dst, label, negatives=drawn, sampling=self.neg_sampling, one_type=one_type)
+
+    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
+        index, positions = job
+        seeds, _, links = self._links(index, positions, epoch, threads)
         ids = self.edge_ids or self._dataset is None
         sample = self.sampler.sample(seeds, epoch, index, edge_ids=ids, threads=threads)
         input_id = self.seeds.input_id[positions]
@@ -118,26 +145,30 @@ class LinkNeighborLoader(NeighborLoader):
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         if self.neg_sampling is not None and self.neg_sampling.mode == "triplet":
             result.input_id, result.src_index, result.dst_pos_index, result.dst_neg_index, result.seed_time = metadata
-            for name in ("edge_label_index", "edge_label_time"):  # that the data itself may have
-                if name in result:
-                    del result[name]
+            self._drop_link_fields(result)
         else:
-            result.input_id, result.edge_label_index, result.edge_label, result.edge_label_time = metadata
+            self._add_link_fields(result, metadata)
+
+    def _add_link_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
+        result.input_id, result.edge_label_index, result.edge_label, result.edge_label_time = metadata
+
+    def _drop_link_fields(self, result: Any) -> None:
+        for name in ("edge_label_index", "edge_label_time"):  # that the data itself may have
+            if name in result:
+                del result[name]
 
 
-def _edges_of(given: Any, data: Any, graph: Graph) -> Tensor:
-    """The input edges, checked.  # -> [2, edges], int64"""
-    if given is None:
-        given = getattr(data, "edge_index", None)
-        return graph.edge_index() if given is None or callable(given) else given.long().contiguous()
+def _checked(given: Any, num_src: int, num_dst: int) -> Tensor:
+    """The input edges, once every end is known to be a node.  # -> [2, edges], int64"""
     edges = as_tensor(given, "edge_label_index")
     if edges.dim() != 2 or edges.shape[0] != 2:
         raise ValueError(f"edge_label_index must have shape [2, edges], not {tuple(edges.shape)}")
-    ids = as_ids(edges.flatten(), "edge_label_index", dtype=torch.int64)
-    low, high = _native.id_range(ids, 1)
-    if low < 0 or high >= graph.num_nodes:
-        raise ValueError(f"edge_label_index holds ids from {low} to {high}, but the graph has nodes 0 to {graph.num_nodes - 1}")
-    return ids.view(2, -1)
+    ids = as_ids(edges.flatten(), "edge_label_index", dtype=torch.int64).view(2, -1)
+    for end, nodes, count in (("sources", ids[0], num_src), ("targets", ids[1], num_dst)):
+        low, high = _native.id_range(nodes, 1)
+        if low < 0 or high >= count:
+            raise ValueError(f"edge_label_index holds {end} from {low} to {high}, but the graph has nodes 0 to {count - 1}")
+    return ids
 
 
 def _labels_of(given: Any, count: int, sampling: NegativeSampling | None) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,7 +36,7 @@ class Links:
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
-class _LinkFields:
+class LinkFields:
     """The fields of `links` as the batch's own."""
 
     links: Links
@@ -63,13 +63,13 @@ class _LinkFields:
 
 
 @dataclass(eq=False)
-class LinkBatch(Batch, _LinkFields):
+class LinkBatch(Batch, LinkFields):
     """A `Batch` whose seeds are the ends of edges, each node once and in order of id; `batch_size` counts these nodes.
 
     `input_id` is the position of each positive among the loader's edges.
     """
 
-    links: Links = Links()
+    links: Links = field(default_factory=Links)
 
     @property
     def seeds(self) -> Tensor:
@@ -90,7 +90,7 @@ class LinkBatch(Batch, _LinkFields):
         return self if torch.device(device).type == "cpu" else MovedLinkBatch(self, torch.device(device))
 
 
-class MovedLinkBatch(MovedBatch, _LinkFields):
+class MovedLinkBatch(MovedBatch, LinkFields):
     """A link batch on another device."""
 
     def __init__(self, batch: LinkBatch, device: torch.device) -> None:
@@ -105,18 +105,26 @@ def links_of(
     *,
     negatives: Negatives | None = None,
     sampling: NegativeSampling | None = None,
-) -> tuple[Tensor, Links]:
-    """The ends of positives and of what was drawn for them, each node once, and the links as positions among these."""
+    one_type: bool = True,
+) -> tuple[Tensor, Tensor | None, Links]:
+    """The ends of positives and of what was drawn for them, each node once, and the links as positions among these.
+
+    Where sources and targets are of one type, all ends come first and there is no second; else sources, then targets.
+    """
     positives, binary = len(src), sampling is not None and sampling.mode == "binary"
     if negatives is not None:
         src, dst = torch.cat([src, negatives.src]) if binary else src, torch.cat([dst, negatives.dst])
-    seeds, place = torch.cat([src, dst]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    if one_type:
+        sources, place = torch.cat([src, dst]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        targets, from_, to = None, place[: len(src)], place[len(src) :]
+    else:
+        sources, from_ = src.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        targets, to = dst.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     left = 0 if negatives is None else negatives.left
     if sampling is not None and not binary:
-        chosen = place[2 * positives :].view(positives, int(sampling.amount)).squeeze(-1)
-        ends = {"src_index": place[:positives], "dst_pos_index": place[positives : 2 * positives], "dst_neg_index": chosen}
-        return seeds, Links(**ends, left=left)
+        chosen = to[positives:].view(positives, int(sampling.amount)).squeeze(-1)
+        return sources, targets, Links(src_index=from_, dst_pos_index=to[:positives], dst_neg_index=chosen, left=left)
     if binary:
         label = torch.ones(positives) if label is None else label
         label = torch.cat([label, label.new_zeros((len(src) - positives, *label.shape[1:]))])
-    return seeds, Links(place.view(2, -1), label, left=left)
+    return sources, targets, Links(torch.stack([from_, to]), label, left=left)

@@ -58,11 +58,11 @@ class NeighborLoader(Loader):
     """
 
     def __new__(cls, data: Any, *_: Any, **__: Any) -> NeighborLoader:
-        if cls is NeighborLoader and _is_hetero(data):
+        if cls is NeighborLoader and is_hetero(data):
             from headrace.loader.hetero import HeteroNeighborLoader
 
-            return super().__new__(HeteroNeighborLoader)
-        return super().__new__(cls)
+            return object.__new__(HeteroNeighborLoader)
+        return object.__new__(cls)
 
     def __init__(
         self,
@@ -165,7 +165,8 @@ def _bytes(data: Any) -> int:
     return sum(value.nbytes for _, value in data if isinstance(value, Tensor))
 
 
-def _is_hetero(data: Any) -> bool:
+def is_hetero(data: Any) -> bool:
+    """Whether data has types of nodes and edges: a `HeteroGraph`, or a PyG `HeteroData`."""
     if isinstance(data, (Dataset, Graph, HeteroGraph)):
         return isinstance(data, HeteroGraph)
     try:

@@ -138,7 +138,8 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
 
     def _output(self, seeds: Any) -> SamplerOutput | HeteroSamplerOutput:
         sample = self._sample(seeds)
-        return (hetero_output if isinstance(sample, HeteroSample) else sampler_output)(sample, self.sampler.pool)
+        pool = self.sampler.pool
+        return hetero_output(sample, pool) if isinstance(sample, HeteroSample) else sampler_output(sample, pool)
 
     def _sample(self, seeds: Any) -> Sample | HeteroSample:
         given = seeds if isinstance(seeds, dict) else {"": seeds}
@@ -146,5 +147,7 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
         number = 0
         for ids in given.values():
             number = zlib.crc32(ids.numpy().data, number)
-        found: Sample | HeteroSample = self.sampler.sample(given.get("", given), self.epoch, number, edge_ids=True)
+        found: Sample | HeteroSample = self.sampler.sample(
+            given if isinstance(seeds, dict) else given[""], self.epoch, number, edge_ids=True
+        )
         return found
