@@ -202,6 +202,8 @@ def test_a_hetero_graph_gives_samples(data):
         assert all(torch.equal(batch.n_id[kind], theirs[kind].n_id) for kind in data.node_types)
         assert all(torch.equal(batch.e_id[kind].long(), theirs[kind].e_id) for kind in data.edge_types)
         assert len(batch.blocks) == 2
+        assert repr(batch).startswith(f"HeteroBatch({batch.index}, HeteroSample(author: ")
+        assert torch.equal(batch.seeds["paper"], theirs["paper"].input_id)
 
 
 @pytest.mark.parametrize(

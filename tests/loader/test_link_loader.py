@@ -41,6 +41,7 @@ def test_binary_batches_hold_positives_then_the_negatives_of_the_contract(datase
         assert batch.batch_size == len(batch.seeds)
         assert torch.equal(batch.x, dataset.x[batch.n_id.long()])
         assert batch.src_index is None
+        assert repr(batch).startswith(f"LinkBatch({index}, edges={positives}, Sample(seeds=")
         seen += batch.input_id.tolist()
     assert len(loader) == 4
     assert sorted(seen) == list(range(100))

@@ -31,7 +31,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HeteroBatch:
     """A sample of a `HeteroGraph`, from seeds of type `input_type`."""
 
@@ -64,6 +64,9 @@ class HeteroBatch:
     def seeds(self) -> dict[str, Tensor]:
         """The nodes of every type that sampling began with."""
         return {kind: ids[: self.sample.num_sampled_nodes[kind][0]] for kind, ids in self.n_id.items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.index}, {self.sample})"
 
 
 class HeteroNeighborLoader(NeighborLoader):

@@ -15,7 +15,7 @@ from headrace.loader.link_batch import LinkFields, Links
 from headrace.sample.negative import Edges
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HeteroLinkBatch(HeteroBatch, LinkFields):
     """A `HeteroBatch` whose seeds are the ends of edges of type `input_type`, each node once and in order of id.
 

@@ -62,7 +62,7 @@ class LinkFields:
         return self.links.dst_neg_index
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LinkBatch(Batch, LinkFields):
     """A `Batch` whose seeds are the ends of edges, each node once and in order of id; `batch_size` counts these nodes.
 
@@ -88,6 +88,9 @@ class LinkBatch(Batch, LinkFields):
     def to(self, device: str | torch.device) -> LinkBatch | MovedLinkBatch:
         """The batch on a device: blocks, rows, labels and links."""
         return self if torch.device(device).type == "cpu" else MovedLinkBatch(self, torch.device(device))
+
+    def __repr__(self) -> str:
+        return f"LinkBatch({self.index}, edges={len(self.input_id)}, {self.sample})"
 
 
 class MovedLinkBatch(MovedBatch, LinkFields):
