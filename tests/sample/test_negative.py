@@ -157,6 +157,7 @@ def test_settings_come_in_every_form_pyg_allows():
         ({"mode": "binary", "dst_weight": [1.0, -1.0, 1.0]}, ValueError, "not negative"),
         ({"mode": "binary", "dst_weight": [0.0, 0.0, 0.0]}, ValueError, "positive, finite sum"),
         ({"mode": "binary", "filter": hr.Graph.from_edges([0], [8])}, ValueError, "9 targets"),
+        ({"mode": "binary", "filter": "yes"}, TypeError, "filter must be"),
         (3, TypeError, "neg_sampling must be"),
         (None, ValueError, "needs to know how"),
     ],

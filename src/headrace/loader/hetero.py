@@ -129,7 +129,7 @@ class HeteroNeighborLoader(NeighborLoader):
             self.finish_ahead = True  # a PyG batch has its rows
         elif transform_sampler_output is not None:
             raise ValueError("transform_sampler_output works on PyG's HeteroSamplerOutput: pass a HeteroData, or use transform")
-        self.make_pool(self._typed.nbytes + (_bytes(data) if self._is_pyg else 0))
+        self._make_pool(self._typed.nbytes + (_bytes(data) if self._is_pyg else 0))
         if hasattr(num_neighbors, "get_values"):  # PyG's NumNeighbors
             num_neighbors = num_neighbors.get_values(self._typed.edge_types)
         self.input_type, given = _input_of(input_nodes, self._typed)

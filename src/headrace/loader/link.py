@@ -57,7 +57,7 @@ class LinkNeighborLoader(NeighborLoader):
 
     inputs = "input edges"
 
-    def __new__(cls, data: Any, *_: Any, **__: Any) -> LinkNeighborLoader:
+    def __new__(cls, data: Any = None, *_: Any, **__: Any) -> LinkNeighborLoader:
         if cls is LinkNeighborLoader and is_hetero(data):
             from headrace.loader.hetero_link import HeteroLinkNeighborLoader
 

@@ -57,7 +57,7 @@ class NeighborLoader(Loader):
     A heterogeneous graph (`HeteroGraph`, or a PyG `HeteroData`) makes a `HeteroNeighborLoader`, which is one of these.
     """
 
-    def __new__(cls, data: Any, *_: Any, **__: Any) -> NeighborLoader:
+    def __new__(cls, data: Any = None, *_: Any, **__: Any) -> NeighborLoader:
         if cls is NeighborLoader and is_hetero(data):
             from headrace.loader.hetero import HeteroNeighborLoader
 
@@ -112,7 +112,7 @@ class NeighborLoader(Loader):
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
             self._graph = self._dataset.graph
-        self.make_pool(_bytes(data))
+        self._make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
         self.sampler = NeighborSampler(self._graph, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool)

@@ -49,6 +49,8 @@ class NegativeSampling:
             raise ValueError(f"amount, of negatives per positive, must be positive, not {self.amount}")
         if self.mode == "triplet" and self.amount != int(self.amount):
             raise ValueError(f"amount must be a whole number for triplets, not {self.amount}")
+        if not isinstance(self.filter, bool) and not hasattr(self.filter, "indptr"):
+            raise TypeError(f"filter must be True, False or a graph whose edges to avoid, not {self.filter!r}")
         if not 1 <= self.rounds < 2**32:
             raise ValueError(f"rounds must be at least 1, not {self.rounds}")
 
