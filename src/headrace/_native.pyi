@@ -157,6 +157,50 @@ class Sampler:
     def workspace_bytes(self) -> int: ...
 
 def cumulative_weights(indptr: Any, weight: Any, threads: int) -> NDArray[np.float64]: ...
+
+class HeteroSampler:
+    def __init__(
+        self,
+        num_nodes: list[int],
+        indptr: list[Any],
+        indices: list[Any],
+        *,
+        source: list[int],
+        target: list[int],
+        fanouts: list[list[int]],
+        hops: int,
+        replace: bool,
+        hash: list[bool],
+    ) -> None: ...
+    def sample(
+        self, seeds: list[Any], pool: Pool, *, seed: int, epoch: int, batch: int, positions: bool, threads: int
+    ) -> tuple[
+        list[NDArray[np.int64]],
+        list[NDArray[np.int64]],
+        list[NDArray[np.int32]],
+        list[NDArray[np.int64]] | None,
+        list[list[int]],
+        list[list[int]],
+    ]: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+
+def negatives(
+    count: int,
+    *,
+    seed: int,
+    epoch: int,
+    batch: int,
+    num_src: int,
+    num_dst: int,
+    src: Any | None,
+    src_cumulative: Any | None,
+    dst_cumulative: Any | None,
+    indptr: Any | None,
+    indices: Any | None,
+    rounds: int,
+    threads: int,
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64], int]: ...
 def power_law_weights(seed: int, exponent: float, most: float, nodes: int, threads: int) -> NDArray[np.float64]: ...
 def candidate_edges(
     cumulative: Any,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from headrace.graph import Dataset, Graph
+from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
 from headrace.loader.base import SHARED, Loader, refuse
 from headrace.loader.batch import Batch
 from headrace.loader.seeds import Seeds, input_nodes_of
@@ -16,7 +16,7 @@ from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 # Keywords of PyG's loader of which only one value is possible here. Any other is refused by name rather than silently ignored.
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -53,12 +53,21 @@ class NeighborLoader(Loader):
     >>> loader = hr.loader.NeighborLoader(data, [10, 5], input_nodes="train", batch_size=32, shuffle=True, seed=1)
     >>> len(loader), next(iter(loader)).batch_size
     (4, 32)
+
+    A heterogeneous graph (`HeteroGraph`, or a PyG `HeteroData`) makes a `HeteroNeighborLoader`, which is one of these.
     """
+
+    def __new__(cls, data: Any = None, *_: Any, **__: Any) -> NeighborLoader:
+        if cls is NeighborLoader and is_hetero(data):
+            from headrace.loader.hetero import HeteroNeighborLoader
+
+            return object.__new__(HeteroNeighborLoader)
+        return object.__new__(cls)
 
     def __init__(
         self,
-        data: Dataset | Graph | Data,
-        num_neighbors: Sequence[int],
+        data: Dataset | Graph | HeteroGraph | Data | HeteroData,
+        num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]],
         input_nodes: Any = None,
         *,
         replace: bool = False,
@@ -79,7 +88,7 @@ class NeighborLoader(Loader):
         **others: Any,
     ) -> None:
         refuse(others, loader=type(self).__name__, only=_ONLY)
-        if isinstance(num_neighbors, dict):
+        if isinstance(num_neighbors, Mapping):
             raise ValueError("num_neighbors is a dictionary of edge types, but this graph has only one kind of edge")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -103,7 +112,7 @@ class NeighborLoader(Loader):
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
             self._graph = self._dataset.graph
-        self.make_pool(_bytes(data))
+        self._make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
         self.sampler = NeighborSampler(self._graph, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool)
@@ -154,6 +163,17 @@ def _bytes(data: Any) -> int:
     if isinstance(data, (Dataset, Graph)):
         return data.nbytes
     return sum(value.nbytes for _, value in data if isinstance(value, Tensor))
+
+
+def is_hetero(data: Any) -> bool:
+    """Whether data has types of nodes and edges: a `HeteroGraph`, or a PyG `HeteroData`."""
+    if isinstance(data, (Dataset, Graph, HeteroGraph)):
+        return isinstance(data, HeteroGraph)
+    try:
+        from torch_geometric.data import HeteroData
+    except ImportError:
+        return False
+    return isinstance(data, HeteroData)
 
 
 def _pyg_graph(data: Any, *, threads: int) -> Graph:
