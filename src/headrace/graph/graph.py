@@ -77,8 +77,8 @@ class Graph:
 
         Rows keep the order of the edges. `undirected` adds every edge's reverse (with its weight, time and id);
         `deduplicate` keeps the first of equal edges and sorts rows by source; `self_loops="add"` gives one, of weight
-        1 and before all times, to every node that has none. `edge_id=True` keeps each edge's position in the input; a tensor keeps its
-        values; by default no ids are kept.
+        1 and before all times, to every node that has none. `edge_id=True` keeps each edge's position in the input; a
+        tensor keeps its values; by default no ids are kept.
         """
         source, target = as_ids(src, "src"), as_ids(dst, "dst")
         if len(source) != len(target):
