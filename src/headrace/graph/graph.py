@@ -176,11 +176,17 @@ class Graph:
         """
         if self.time is None:
             raise ValueError("this graph has no times to sort by: give from_edges(..., time=...)")
-        return self if self.is_sorted_by_time() else self.derived("sorted by time", self._sorted_by_time)
+        time = self.time
+        return (
+            self
+            if self.is_sorted_by_time()
+            else self.derived("sorted by time", lambda: self._in_order(sorted_order(self.indptr, time)))
+        )
 
     def is_sorted_by_time(self) -> bool:
         """Whether times do not decrease within any row."""
-        return self.time is not None and self.derived("is sorted by time", lambda: times_in_order(self.indptr, self.time))
+        time = self.time
+        return time is not None and self.derived("is sorted by time", lambda: times_in_order(self.indptr, time))
 
     def rows(self, begin: int, end: int) -> RowRange:
         """Rows `begin` to `end` as a view: a layer computes these nodes from all."""
@@ -213,8 +219,7 @@ class Graph:
             permutation=position,
         )
 
-    def _sorted_by_time(self) -> Graph:
-        order = sorted_order(self.indptr, self.time)
+    def _in_order(self, order: Tensor) -> Graph:
         beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id", "permutation")}
         beside["edge_id"] = order if self.edge_id is None else self.edge_id
         moved = {name: values if values is None or values is order else values[order] for name, values in beside.items()}

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from headrace._arrays import as_ids, thread_count
 from headrace.graph import Dataset, Graph
+from headrace.loader.attributes import Attributes, Temporal
 from headrace.loader.batch import Batch
+from headrace.loader.keywords import refuse
 from headrace.loader.seeds import Seeds, input_nodes_of
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.sample import NeighborSampler
@@ -19,36 +21,15 @@ from headrace.store import ArrayStore, BufferPool, PoolUse
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-# Keywords of PyG's loader (and torch's DataLoader below it) that mean nothing here, or only one value of which is possible.
-# Any other value is refused by name rather than silently ignored.
-_ONLY: dict[str, tuple[Any, ...]] = {
-    "input_time": (None,),
-    "subgraph_type": ("directional",),
-    "disjoint": (False,),
-    "temporal_strategy": ("uniform",),
-    "time_attr": (None,),
-    "weight_attr": (None,),
-    "neighbor_sampler": (None,),
-    "directed": (True,),
-    "custom_cls": (None,),
-    "input_id": (None,),
-    "sampler": (None,),
-    "batch_sampler": (None,),
-    "generator": (None,),
-    "worker_init_fn": (None,),
-    "multiprocessing_context": (None,),
-    "timeout": (0,),
-    "pin_memory_device": ("",),
-    "in_order": (True,),
-}
-_IGNORED = {"is_sorted", "filter_per_worker", "persistent_workers", "dataset", "collate_fn"}  # hints to worker processes
-
 
 class NeighborLoader:
     """Samples neighbourhoods of batches of input nodes, ahead of the consumer, in threads.
 
     Given a headrace `Dataset` (or `Graph`) it yields `Batch`; given a PyG `Data`, a PyG `Data` equal to what PyG's own loader
-    gives. Keywords are PyG's; beside them:
+    gives. Keywords are PyG's. `NeighborSampler` explains how neighbours are drawn; a PyG `Data` names the attributes to draw by
+    (`weight_attr` of edges, `time_attr` of edges or nodes), where a headrace graph has its own (`weighted=True` draws by
+    `graph.weight`, `temporal=` by `graph.time`). `input_time` is one time per input node; without it nodes have their own.
+    `inclusive=True` compares times as PyG does, <=. Beside them:
 
     seed: with the epoch and the index of the batch it decides the batch. Threads and `staleness` change nothing.
     threads: that sample (default: all processors; PyG's `num_workers` is taken for it).
@@ -73,7 +54,18 @@ class NeighborLoader:
         num_neighbors: Sequence[int],
         input_nodes: Any = None,
         *,
+        input_time: Any = None,
         replace: bool = False,
+        weighted: bool = False,
+        weight_attr: str | None = None,
+        labor: bool = False,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        disjoint: bool = False,
+        temporal: Temporal | None = None,
+        time_attr: str | None = None,
+        temporal_strategy: Any = "uniform",
+        inclusive: bool = False,
         transform: Callable[[Any], Any] | None = None,
         transform_sampler_output: Callable[[Any], Any] | None = None,
         batch_size: int = 1,
@@ -90,7 +82,7 @@ class NeighborLoader:
         trace: Trace | None = None,
         **others: Any,
     ) -> None:
-        _refuse(others)
+        refuse(others)
         if isinstance(num_neighbors, dict):
             raise ValueError("num_neighbors is a dictionary of edge types, but this graph has only one kind of edge")
         if batch_size < 1:
@@ -108,16 +100,33 @@ class NeighborLoader:
         self.epoch = 0
         self._first = 0  # batch that the next epoch begins with
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
+        attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, input_time)
         if self._dataset is None:
-            self._graph = _pyg_graph(data, threads=self.threads)
+            _check_pyg(data)
+            self._graph = attributes.graph_of_pyg(data, threads=self.threads)
         else:
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
-            self._graph = self._dataset.graph
+            self._graph = attributes.graph_of(self._dataset)
         self.pool = BufferPool(limit=max(_bytes(data) // 5, 64 << 20))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
-        self.sampler = NeighborSampler(self._graph, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool)
+        self.sampler = NeighborSampler(
+            self._graph,
+            num_neighbors,
+            replace=replace,
+            weighted=attributes.by_weight,
+            labor=labor,
+            layer_dependency=layer_dependency,
+            batch_dependency=batch_dependency,
+            disjoint=disjoint,
+            temporal=attributes.strategy,
+            inclusive=inclusive,
+            seed=seed,
+            threads=self.threads,
+            pool=self.pool,
+        )
+        self._seed_times = self.sampler.seed_times(attributes.seed_times(data, nodes), len(nodes))
         self._rows, self._labels = (self._store(name) for name in ("x", "y"))
         self._times: list[StageTimes] = []
         self.peak = 0  # most batches that were under way at a time
@@ -174,9 +183,9 @@ class NeighborLoader:
         index, positions = job
         seeds = self.seeds.nodes[positions]
         ids = self.edge_ids or self._dataset is None
-        sample = self.sampler.sample(seeds, epoch, index, edge_ids=ids, threads=threads)
-        batch = Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph)
-        return batch
+        time = None if self._seed_times is None else self._seed_times[positions]
+        sample = self.sampler.sample(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
+        return Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
 
     def _finish(self, batch: Batch) -> Any:
         result: Any = batch
@@ -184,7 +193,7 @@ class NeighborLoader:
             from headrace.loader.pyg import filtered
             from headrace.sample.pyg import sampler_output
 
-            output = sampler_output(batch.sample, self.pool, metadata=(batch.input_id, None))
+            output = sampler_output(batch.sample, self.pool, metadata=(batch.input_id, batch.seed_time))
             if self.transform_sampler_output is not None:
                 output = self.transform_sampler_output(output)
             result = filtered(self.data, output, pool=self.pool, threads=self.threads)
@@ -200,18 +209,6 @@ class NeighborLoader:
         return f"NeighborLoader({self._graph}, fanouts={self.sampler.fanouts}, batches={len(self)})"
 
 
-def _refuse(others: dict[str, Any]) -> None:
-    for name, value in others.items():
-        if name in _IGNORED:
-            continue
-        if name not in _ONLY:
-            raise TypeError(f"NeighborLoader has no keyword {name!r}")
-        value = getattr(value, "value", value)  # PyG's enumerations
-        if not any(value is allowed or value == allowed for allowed in _ONLY[name]):
-            only = " or ".join(repr(v) for v in _ONLY[name])
-            raise ValueError(f"NeighborLoader does not support {name}={value!r} (only {only})")
-
-
 def _bytes(data: Any) -> int:
     """Bytes of the graph and its rows, by which the idle buffers of a loader are bounded."""
     if isinstance(data, (Dataset, Graph)):
@@ -219,13 +216,10 @@ def _bytes(data: Any) -> int:
     return sum(value.nbytes for _, value in data if isinstance(value, Tensor))
 
 
-def _pyg_graph(data: Any, *, threads: int) -> Graph:
+def _check_pyg(data: Any) -> None:
     try:
         from torch_geometric.data import Data
     except ImportError:
         raise TypeError(f"data must be a headrace Dataset or Graph, or (with torch-geometric) a Data, not {type(data)}") from None
     if not isinstance(data, Data):
         raise TypeError(f"data must be a headrace Dataset or Graph, or a PyG Data, not {type(data).__name__}")
-    from headrace.sample.pyg import graph_of
-
-    return graph_of(data, threads=threads)
