@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
+from headrace.loader.attributes import Attributes, Temporal
 from headrace.loader.base import SHARED, Loader, refuse
 from headrace.loader.batch import Batch
 from headrace.loader.seeds import Seeds, input_nodes_of
@@ -20,23 +21,20 @@ if TYPE_CHECKING:
 
 # Keywords of PyG's loader of which only one value is possible here. Any other is refused by name rather than silently ignored.
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "input_time": (None,),
     "subgraph_type": ("directional",),
-    "disjoint": (False,),
-    "temporal_strategy": ("uniform",),
-    "time_attr": (None,),
-    "weight_attr": (None,),
     "neighbor_sampler": (None,),
     "directed": (True,),
     **SHARED,
 }
 
-
 class NeighborLoader(Loader):
     """Samples neighbourhoods of batches of input nodes, ahead of the consumer, in threads.
 
     Given a headrace `Dataset` (or `Graph`) it yields `Batch`; given a PyG `Data`, a PyG `Data` equal to what PyG's own loader
-    gives. Keywords are PyG's; beside them:
+    gives. Keywords are PyG's. `NeighborSampler` explains how neighbours are drawn; a PyG `Data` names the attributes to draw by
+    (`weight_attr` of edges, `time_attr` of edges or nodes), where a headrace graph has its own (`weighted=True` draws by
+    `graph.weight`, `temporal=` by `graph.time`). `input_time` is one time per input node; without it nodes have their own.
+    `inclusive=True` compares times as PyG does, <=. Beside them:
 
     seed: with the epoch and the index of the batch it decides the batch. Threads and `staleness` change nothing.
     threads: that sample (default: all processors; PyG's `num_workers` is taken for it).
@@ -70,7 +68,18 @@ class NeighborLoader(Loader):
         num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]],
         input_nodes: Any = None,
         *,
+        input_time: Any = None,
         replace: bool = False,
+        weighted: bool = False,
+        weight_attr: str | None = None,
+        labor: bool = False,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        disjoint: bool = False,
+        temporal: Temporal | None = None,
+        time_attr: str | None = None,
+        temporal_strategy: Any = "uniform",
+        inclusive: bool = False,
         transform: Callable[[Any], Any] | None = None,
         transform_sampler_output: Callable[[Any], Any] | None = None,
         batch_size: int = 1,
@@ -105,17 +114,34 @@ class NeighborLoader(Loader):
         )
         self.data, self.edge_ids = data, edge_ids
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
+        attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, input_time)
         if self._dataset is None:
-            self._graph = _pyg_graph(data, threads=self.threads)
+            _check_pyg(data)
+            self._graph = attributes.graph_of_pyg(data, threads=self.threads)
             self.finish_ahead = True  # a PyG batch has its rows
         else:
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
-            self._graph = self._dataset.graph
+            self._graph = attributes.graph_of(self._dataset)
         self._make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
-        self.sampler = NeighborSampler(self._graph, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool)
+        self.sampler = NeighborSampler(
+            self._graph,
+            num_neighbors,
+            replace=replace,
+            weighted=attributes.by_weight,
+            labor=labor,
+            layer_dependency=layer_dependency,
+            batch_dependency=batch_dependency,
+            disjoint=disjoint,
+            temporal=attributes.strategy,
+            inclusive=inclusive,
+            seed=seed,
+            threads=self.threads,
+            pool=self.pool,
+        )
+        self._seed_times = self.sampler.seed_times(attributes.seed_times(data, nodes), len(nodes))
         self._rows, self._labels = (self._store(name) for name in ("x", "y"))
 
     def _store(self, name: str) -> ArrayStore | None:
@@ -126,9 +152,9 @@ class NeighborLoader(Loader):
         index, positions = job
         seeds = self.seeds.nodes[positions]
         ids = self.edge_ids or self._dataset is None
-        sample = self.sampler.sample(seeds, epoch, index, edge_ids=ids, threads=threads)
-        batch = Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph)
-        return batch
+        time = None if self._seed_times is None else self._seed_times[positions]
+        sample = self.sampler.sample(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
+        return Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
 
     def _finish(self, batch: Batch) -> Any:
         result: Any = batch
@@ -147,7 +173,7 @@ class NeighborLoader(Loader):
 
     def _metadata(self, batch: Any) -> tuple[Any, ...]:
         """What PyG's samplers return beside a sample."""
-        return batch.input_id, None
+        return batch.input_id, batch.seed_time
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         """The fields that PyG's loader makes of it."""
@@ -176,13 +202,10 @@ def is_hetero(data: Any) -> bool:
     return isinstance(data, HeteroData)
 
 
-def _pyg_graph(data: Any, *, threads: int) -> Graph:
+def _check_pyg(data: Any) -> None:
     try:
         from torch_geometric.data import Data
     except ImportError:
         raise TypeError(f"data must be a headrace Dataset or Graph, or (with torch-geometric) a Data, not {type(data)}") from None
     if not isinstance(data, Data):
         raise TypeError(f"data must be a headrace Dataset or Graph, or a PyG Data, not {type(data).__name__}")
-    from headrace.sample.pyg import graph_of
-
-    return graph_of(data, threads=threads)

@@ -26,18 +26,29 @@ from headrace.sample.sample import Sample
 from headrace.store import BufferPool
 
 
-def graph_of(data: Any, *, threads: int | None = None) -> Graph:
-    """The graph of a PyG `Data` (its `edge_index` or `adj_t`), keeping the ids of its edges."""
+def graph_of(
+    data: Any,
+    *,
+    weight: Tensor | None = None,
+    edge_time: Tensor | None = None,
+    node_time: Tensor | None = None,
+    threads: int | None = None,
+) -> Graph:
+    """The graph of a PyG `Data` (its `edge_index` or `adj_t`), keeping the ids of its edges.
+
+    `weight` and `edge_time` are given in the order of the edges; by `node_time` an edge has the time of its source.
+    """
     if getattr(data, "edge_index", None) is not None:
         src, dst = data.edge_index
-        return Graph.from_edges(src, dst, data.num_nodes, edge_id=True, threads=threads)
+        time = edge_time if node_time is None else node_time[src]
+        return Graph.from_edges(src, dst, data.num_nodes, weight=weight, time=time, edge_id=True, threads=threads)
     if getattr(data, "adj_t", None) is not None:
         adjacency = data.adj_t
         if hasattr(adjacency, "csr"):  # torch_sparse
             indptr, indices, _ = adjacency.csr()
         else:
             indptr, indices = adjacency.crow_indices(), adjacency.col_indices()
-        graph = Graph(indptr, indices)
+        graph = Graph(indptr, indices, weight=weight, time=edge_time if node_time is None else node_time[indices.long()])
         graph.validate(threads=threads)
         return graph
     raise ValueError("this PyG object has neither edge_index nor adj_t: there is nothing to sample from")
@@ -55,7 +66,7 @@ def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) ->
         row=row,
         col=col,
         edge=None if sample.edge_id is None else wide(sample.edge_id),
-        batch=None,
+        batch=None if sample.tree is None else wide(sample.tree),
         num_sampled_nodes=list(sample.num_sampled_nodes),
         num_sampled_edges=list(sample.num_sampled_edges),
         metadata=metadata,
