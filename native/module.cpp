@@ -9,4 +9,5 @@ NB_MODULE(_native, m) {
     headrace::bind_attend(m);
     headrace::bind_sample(m);
     headrace::bind_limits(m);
+    headrace::bind_read(m);
 }
