@@ -81,7 +81,8 @@ for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch
         assert torch.equal(new[:3], (old + delta)[:3]) and new[3].eq(0).all()
 
 memories, views = shards_of((4,), 2, torch.float32, 8)
-wide = ShardTable.by_location([memories[0].data_ptr()], torch.zeros(2, dtype=torch.int64), torch.tensor([3, 2**33]), stride=8, device=cpu)
+far, here = memories[0].data_ptr(), torch.zeros(2, dtype=torch.int64)
+wide = ShardTable.by_location([far], here, torch.tensor([3, 2**33]), stride=8, device=cpu)
 assert wide.location.dtype == torch.int64
 assert torch.equal(gather_sharded(wide, torch.tensor([0]), out=torch.zeros(1, 2)), views[0][[3]])
 one = ShardTable.in_order([memories[0].data_ptr()], [4], stride=8, num_rows=4, device=cpu)
