@@ -261,7 +261,7 @@ def add_sharded_rows(
 
 
 def _alignment(t: Tensor) -> tuple[int, int]:
-    return t.data_ptr(), t.storage_offset() * t.element_size()
+    return t.data_ptr(), int(t.storage_offset()) * t.element_size()
 
 
 def _units(t: Tensor, unit: int) -> Tensor:

@@ -62,11 +62,8 @@ class FileRows:
         if not array.flags.c_contiguous or array.ndim == 0:
             raise ValueError("the memory map's rows do not lie one after the other (Fortran order?): save it in C order")
         made = cls.__new__(cls)
-        path = Path(array.filename)
-        shape = tuple(int(n) for n in array.shape)
-        made._open(
-            path, array.offset, shape, _torch_type(array.dtype, dtype, path), threads, False, array.mode in ("r+", "w+"), pool
-        )
+        path, shape, writable = Path(array.filename), tuple(int(n) for n in array.shape), array.mode in ("r+", "w+")
+        made._open(path, array.offset, shape, _torch_type(array.dtype, dtype, path), threads, False, writable, pool)
         return made
 
     def _open(
@@ -112,7 +109,7 @@ class FileRows:
         if self._map is not None and self.mapped and positions is None:
             gather(self._map, ids, out=out, threads=self.threads)
             return
-        if self.row_bytes == 0:
+        if self.row_bytes == 0 or len(ids) == 0:
             return
         try:
             _native.read_rows(
@@ -144,6 +141,7 @@ class FileRows:
 
     def close(self) -> None:
         self._close()
+        self._fd = -1  # the number may soon be that of another file
 
     def _writable(self) -> Tensor:
         if self._map is None or not self.writable:

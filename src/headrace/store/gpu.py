@@ -48,7 +48,7 @@ class GpuMemory:
         self.table = ShardTable.by_location(bases, shard, row, stride=self.stride, device=self.device)
 
     def gather(self, ids: Tensor, out: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Rows in memory into `out`; what is on disk: its ids, and where in `out` it belongs. For that alone the ids are waited for."""
+        """Rows in memory into `out`; what is on disk: its ids, and where in `out` it belongs (for that ids are waited for)."""
         assert self.table is not None
         gather_sharded(self.table, ids.to(self.device, non_blocking=True), out=out, hits=self._hits, check=False)
         if self.hot + self.rest == self.num_rows:

@@ -90,9 +90,10 @@ def access_probability(graph: Graph, seeds: Tensor, fanouts: Sequence[int], *, b
         raise ValueError(f"fanouts must be one number per hop, each at least 0 or -1 for all; got {list(fanouts)}")
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-    share = 1.0 if batch_size is None else min(1.0, batch_size / max(len(ids.unique()), 1))
     reached = torch.zeros(graph.num_nodes, dtype=torch.float64)
-    reached[ids] = share
+    reached[ids] = 1
+    if batch_size is not None:
+        reached *= min(1.0, batch_size / max(float(reached.sum()), 1))
     fresh, degrees, targets = reached.clone(), graph.degrees().to(torch.float64), graph.reverse()
     for fanout in fanouts:
         drawn = torch.ones_like(degrees) if fanout == -1 else (fanout / degrees.clamp_min(1)).clamp_max(1)

@@ -15,8 +15,11 @@ from headrace.store.store import Store
 class MainMemory:
     """One array of the rows in memory: a node's row is at its slot, and the first `hot` slots count as the device's."""
 
-    def __init__(self, hot: int, rest: int, shape: tuple[int, ...], dtype: torch.dtype, *, threads: int | None) -> None:
+    def __init__(
+        self, hot: int, rest: int, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype, *, threads: int | None
+    ) -> None:
         self.hot, self.threads = hot, threads
+        self.all_here = hot + rest == num_rows
         self.rows = BufferPool(limit=0).empty((hot + rest, *shape), dtype)
         self.slot: Tensor | None = None  # [nodes]; below 0: not in memory. None: node v is at slot v
         self._hits = [0, 0]
@@ -28,18 +31,19 @@ class MainMemory:
     def gather(self, ids: Tensor, out: Tensor) -> tuple[Tensor, Tensor] | None:
         """Rows in memory into `out`; what is not: its ids, and where in `out` it belongs."""
         slots = ids if self.slot is None else gather(self.slot, ids, threads=self.threads)
-        away = (slots >= len(self.rows)) if self.slot is None else (slots < 0)
-        missing = away.nonzero().flatten()
-        hot = int(((slots < self.hot) & ~away).sum())
+        hot = int(((slots < self.hot) & (slots >= 0)).sum())
+        missing = slots[:0]
+        if not self.all_here:
+            away = (slots >= len(self.rows)) if self.slot is None else (slots < 0)
+            missing = away.nonzero().flatten()
+            if len(missing):
+                slots = slots.masked_fill(away, 0)  # any row for now: cheaper than packing those that are here
+        if len(missing) < len(ids):
+            gather(self.rows, slots, out=out, threads=self.threads)
         with self._lock:
             self._hits[0] += hot
             self._hits[1] += len(ids) - len(missing) - hot
-        if len(missing) == 0:
-            gather(self.rows, slots, out=out, threads=self.threads)
-            return None
-        if len(missing) < len(ids):  # rows of the others are read too often to be worth packing ids: they get row 0 for now
-            gather(self.rows, slots.masked_fill(away, 0), out=out, threads=self.threads)
-        return ids[missing], missing
+        return (ids[missing], missing) if len(missing) else None
 
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add to rows in memory, no id twice; others are passed over."""

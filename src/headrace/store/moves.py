@@ -57,8 +57,9 @@ def sum_repeated(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     order = torch.argsort(inverse, stable=True)
     if len(unique) == len(ids):
         return unique, rows[order]
+    if rows.is_complex():
+        both = sum_repeated(ids, torch.view_as_real(rows))
+        return both[0], torch.view_as_complex(both[1].contiguous())
     if not rows.dtype.is_floating_point:  # whole numbers add up to the same in any order
-        return unique, torch.zeros((len(unique), *rows.shape[1:]), dtype=rows.dtype, device=rows.device).index_add_(
-            0, inverse, rows
-        )
+        return unique, rows.new_zeros((len(unique), *rows.shape[1:])).index_add_(0, inverse, rows)
     return unique, aggregate(rows, torch.nn.functional.pad(counts.cumsum(0), (1, 0)), order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,17 +21,22 @@ def pin(memory: Tensor, owner: object, device: torch.device) -> None:
     if memory.nbytes == 0:
         return
     with torch.cuda.device(device):
-        code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE_AND_MAPPED))
+        code = int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE_AND_MAPPED))
     if code:
         raise RuntimeError(
-            f"CUDA cannot pin {memory.nbytes:,} bytes of host memory (error {code}): keep fewer rows there (host=) and the rest on disk"
+            f"CUDA cannot pin {memory.nbytes:,} bytes of host memory (error {code}): "
+            "keep fewer rows there (host=) and the rest on disk"
         )
     weakref.finalize(owner, _unpin, memory, device)
 
 
 def _unpin(memory: Tensor, device: torch.device) -> None:
     torch.cuda.synchronize(device)  # a kernel may still read it
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+    _runtime().cudaHostUnregister(memory.data_ptr())
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 class Staging:
@@ -51,7 +57,7 @@ class Staging:
 
     def give(self, buffer: Tensor) -> None:
         """The buffer is free once what the current stream was told up to now is done."""
-        copied = torch.cuda.Event()
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         copied.record()
         with self._lock:
             self._idle.append((buffer, copied))

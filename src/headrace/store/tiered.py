@@ -82,7 +82,7 @@ class Tiered:
         if on_gpu:
             self._memory = GpuMemory(hot, rest, len(self), self.shape[1:], self.dtype, stride=self.stride, device=self.device)
         else:
-            self._memory = MainMemory(hot, rest, self.shape[1:], self.dtype, threads=threads)
+            self._memory = MainMemory(hot, rest, len(self), self.shape[1:], self.dtype, threads=threads)
         self._staging = Staging(1 << 20) if on_gpu and self.disk is not None else None
         self._changed: Tensor | None = None  # [nodes], bool: rows in memory that the file does not have
         self._lock = threading.Lock()
@@ -140,13 +140,11 @@ class Tiered:
         change = changes_of(slots, in_order(order, len(self)), self._memory.hot, self._held)
         if len(change.entering) == 0:
             return 0
-        lost = change.to_disk if self._changed is None else change.to_disk[self._changed[change.to_disk]]
-        if self._changed is not None and len(lost):
-            assert self.disk is not None
-            self._memory.settle()
+        self._memory.settle()
+        lost = change.to_disk[:0] if self._changed is None else change.to_disk[self._changed[change.to_disk]]
+        if self._changed is not None and self.disk is not None and len(lost):
             self.disk.write(lost, self._memory.read(slots[lost]))
             self._changed[lost] = False
-        self._memory.settle()
         rows = torch.empty((len(change.entering), *self.shape[1:]), dtype=self.dtype)
         old = slots[change.entering]
         held = (old >= 0).nonzero().flatten()
@@ -156,6 +154,7 @@ class Tiered:
             self.disk.read(change.entering[absent], rows, positions=absent)
         self._memory.write(change.slots[change.entering], rows)
         self._place(change.slots)
+        self._memory.settle()
         return len(change.entering)
 
     def use(self) -> TieredUse:
@@ -185,10 +184,11 @@ class Tiered:
             self._memory.fill(begin, torch.arange(begin, end) if order is None else order[begin:end], source)
         if order is None:
             self._memory.place(None)
-            return
-        slots = torch.full((len(self),), -1)
-        slots[order[: self._held]] = torch.arange(self._held)
-        self._place(slots)
+        else:
+            slots = torch.full((len(self),), -1)
+            slots[order[: self._held]] = torch.arange(self._held)
+            self._place(slots)
+        self._memory.settle()
 
     def _place(self, slots: Tensor) -> None:
         self._memory.place(slots.to(torch.int32 if self._held <= torch.iinfo(torch.int32).max else torch.int64))

@@ -76,7 +76,7 @@ def row_stride(row_bytes: int, element: int, align: int | None) -> int:
     if align is None:
         align = _SECTOR if row_bytes >= _SECTOR else 1 << max(row_bytes - 1, 0).bit_length()
     align = max(align, element)
-    return max(-(-row_bytes // align) * align, 1)
+    return max(-(-row_bytes // align), 1) * align
 
 
 def _rows_within(budget: Budget, rows: int, stride: int, name: str) -> int:
