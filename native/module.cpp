@@ -11,4 +11,5 @@ NB_MODULE(_native, m) {
     headrace::bind_hetero(m);
     headrace::bind_negative(m);
     headrace::bind_limits(m);
+    headrace::bind_read(m);
 }

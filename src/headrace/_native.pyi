@@ -201,6 +201,9 @@ def negatives(
     rounds: int,
     threads: int,
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64], int]: ...
+def read_rows(
+    fd: int, offset: int, num_rows: int, row_bytes: int, ids: Any, out: Any, *, positions: Any | None, threads: int
+) -> None: ...
 def power_law_weights(seed: int, exponent: float, most: float, nodes: int, threads: int) -> NDArray[np.float64]: ...
 def candidate_edges(
     cumulative: Any,
