@@ -115,7 +115,7 @@ HeteroResult HeteroSampler::expand(const HeteroRequest& request, const std::shar
         out.nodes.emplace_back(pool, std::max<int64_t>(seeds, 8) * sizeof(int64_t));
         work.tables[t].with([&](auto& table) {
             table.begin(num_nodes_[t]);
-            table.reserve(nullptr, 0, seeds);
+            table.reserve(0, seeds, [](int64_t) { return int64_t{0}; });
             for (int64_t i = 0; i < seeds; ++i) {
                 out.nodes[t].as<int64_t>()[i] = request.seeds[t][i];
                 table.find_or_add(request.seeds[t][i], static_cast<int32_t>(i));  // a repeated seed keeps its first id
@@ -204,7 +204,7 @@ HeteroResult HeteroSampler::expand(const HeteroRequest& request, const std::shar
                 for (int64_t e = 0; e < added;) {
                     const int64_t stop = std::min<int64_t>(e + 512, added);
                     int64_t next = count[source];
-                    table.reserve(nodes, next, stop - e);
+                    table.reserve(next, stop - e, [&](int64_t i) { return nodes[i]; });
                     for (; e < stop; ++e) {
                         if (e + kAhead < added) table.prefetch(raw[e + kAhead]);
                         const int32_t local = table.find_or_add(raw[e], static_cast<int32_t>(next));

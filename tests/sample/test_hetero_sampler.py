@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_neighbor_sampler import batch_key, drawn_positions
+from sampling_contract import drawn_uniformly, stream_key
 
 import headrace as hr
 from headrace.graph import Relation
@@ -37,7 +37,7 @@ def graph():
 
 
 def reference(sampler, seeds, epoch, batch):
-    graph, key = sampler.graph, batch_key(sampler.seed, epoch, batch)
+    graph, key = sampler.graph, stream_key(sampler.seed, epoch, batch, 1)
     nodes = {kind: [int(i) for i in seeds.get(kind, ())] for kind in graph.node_types}
     local = {kind: {} for kind in nodes}
     for kind, ids in nodes.items():
@@ -56,7 +56,7 @@ def reference(sampler, seeds, epoch, batch):
                 node = nodes[target][at]
                 first, degree = int(relation.indptr[node]), int(relation.indptr[node + 1] - relation.indptr[node])
                 word = hop | (number + 1) << 8
-                for r in drawn_positions(key, word, node, degree, sampler.fanouts[edge_type][hop], sampler.replace):
+                for r in drawn_uniformly(key, word, node, degree, sampler.fanouts[edge_type][hop], sampler.replace):
                     neighbour = int(relation.indices[first + r])
                     if neighbour not in local[source]:
                         local[source][neighbour] = len(nodes[source])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from test_neighbor_sampler import MASK, philox
+from sampling_contract import MASK, philox
 
 import headrace as hr
 from headrace.sample import NegativeSampler, NegativeSampling
