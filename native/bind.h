@@ -27,6 +27,7 @@ void bind_graph(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_attend(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_cache(nb::module_& m);
 void bind_limits(nb::module_& m);
 
 using In = nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig>;

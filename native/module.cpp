@@ -8,5 +8,6 @@ NB_MODULE(_native, m) {
     headrace::bind_rows(m);
     headrace::bind_attend(m);
     headrace::bind_sample(m);
+    headrace::bind_cache(m);
     headrace::bind_limits(m);
 }

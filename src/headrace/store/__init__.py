@@ -1,8 +1,9 @@
 """Rows by node id, and the buffers they are gathered into."""
 
 from headrace.store.array import ArrayStore
+from headrace.store.cached import Cached, CacheSeconds, CacheUse
 from headrace.store.heap import kept_memory
 from headrace.store.pool import BufferPool, PoolUse
 from headrace.store.store import Store
 
-__all__ = ["ArrayStore", "BufferPool", "PoolUse", "Store", "kept_memory"]
+__all__ = ["ArrayStore", "BufferPool", "CacheSeconds", "CacheUse", "Cached", "PoolUse", "Store", "kept_memory"]
