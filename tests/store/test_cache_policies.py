@@ -59,9 +59,7 @@ def test_hits_and_evictions_are_the_references(policy, capacity, size):
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.sampled_from(ONLINE), st.integers(0, 12), st.lists(st.lists(st.integers(0, 19), max_size=14), min_size=1, max_size=25)
-)
+@given(st.sampled_from(ONLINE), st.integers(0, 12), st.lists(st.lists(st.integers(0, 19), max_size=14), min_size=1, max_size=25))
 def test_any_trace_gives_what_the_reference_gives(policy, capacity, batches):
     if capacity:
         compare(policy, batches, 20, capacity)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from headrace.store.cached_rows import CachedRows, DeviceRows, HostRows
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
 
-POLICIES = ("sieve", "lru", "clock", "s3fifo", "planned")
+Policy = Literal["sieve", "lru", "clock", "s3fifo", "planned"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Cached:
         store: Store,
         capacity: int | float | str,
         *,
-        policy: Literal["sieve", "lru", "clock", "s3fifo", "planned"] = "sieve",
+        policy: Policy = "sieve",
         device: str | torch.device = "cpu",
         lookahead: int = 64,
         threads: int | None = None,
@@ -176,8 +177,8 @@ class Cached:
     def plan(self, batches: Iterable[Tensor]) -> None:
         """The ids of the coming gathers, batch by batch, for policy "planned". It takes the place of an earlier plan.
 
-        Batches are taken from the iterable as they are needed, `lookahead` ahead. A plan that ends with an epoch cannot know what the
-        next one uses: give it the batches of all epochs.
+        Batches are taken from the iterable as they are needed, `lookahead` ahead. A plan that ends with an epoch cannot know what
+        the next one uses: give it the batches of all epochs.
 
         >>> import torch
         >>> from headrace.store import ArrayStore, Cached

@@ -80,7 +80,7 @@ class DeviceRows:
         self.device = device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
         self.rows = torch.empty(shape, dtype=dtype, device=self.device)
         self._lock = threading.Lock()
-        self._last = torch.cuda.Event()
+        self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._last.record(torch.cuda.current_stream(self.device))  # what this memory was used for before
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
