@@ -13,6 +13,7 @@ void PlannedCache::announce(const int64_t* ids, int64_t count) {
     check(ids, count);
     require(announced() <= lookahead_, "the window is full");
     const int64_t batch = first_ + announced();
+    require(batch < INT32_MAX, "a cache can be told of at most 2**31 - 2 batches in its life");
     window_.push_back({std::vector<int64_t>(ids, ids + count), std::vector<int32_t>(static_cast<size_t>(count), 0)});
     for (int64_t i = 0; i < count; ++i) {
         if (i + 16 < count) prefetch(last_.data() + ids[i + 16]);
@@ -24,7 +25,7 @@ void PlannedCache::announce(const int64_t* ids, int64_t count) {
             leave(slot);
             enter(slot, batch);
         }
-        last = {batch, static_cast<int32_t>(i)};
+        last = {static_cast<int32_t>(batch), static_cast<int32_t>(i)};
     }
 }
 

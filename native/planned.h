@@ -34,8 +34,7 @@ private:
         std::vector<int32_t> ahead;  // batches until the id comes again; 0: not in the window
     };
     struct Place {  // of an announced id
-        int64_t batch;
-        int32_t position;
+        int32_t batch, position;
     };
     Queue& bucket(int64_t use) { return use == kNever ? never_ : buckets_[use % static_cast<int64_t>(buckets_.size())]; }
     void enter(int32_t slot, int64_t use) {

@@ -282,6 +282,41 @@ def test_gathers_see_all_of_a_write_or_nothing():
     assert torch.equal(store.gather(torch.arange(50)), torch.full((50, 4), 100.0))
 
 
+def test_a_write_waits_for_gathers_under_way_and_later_ones_for_it():
+    """A row read before the write and kept after it would be the old one for good."""
+    reads, go = [], threading.Event()
+
+    class Slow(ArrayStore):
+        def gather(self, ids, *, out=None):
+            found = super().gather(ids, out=out)
+            reads.append(ids.tolist())
+            go.wait(10)
+            return found
+
+    rows = torch.zeros(6, 2)
+    store = Cached(Slow(rows, threads=1), 1.0, threads=1)
+
+    def start(run, *arguments):
+        thread = threading.Thread(target=run, args=arguments)
+        thread.start()
+        thread.join(timeout=0.1)
+        assert thread.is_alive()
+        return thread
+
+    threads = [
+        start(store.gather, torch.tensor([1, 2])),
+        start(store.add_, torch.tensor([2, 3]), torch.ones(2, 2)),
+        start(store.gather, torch.tensor([3, 4])),
+    ]
+    assert reads == [[1, 2]]
+    assert not rows.any()
+    go.set()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert torch.equal(store.gather(torch.arange(6)), rows)
+    assert float(rows.sum()) == 4
+
+
 def test_fetches_overlap():
     """Four gathers of 0.2 s each take less than two, though they share rows that none has yet."""
     wrapped = Watched(torch.arange(80.0).view(40, 2))

@@ -248,7 +248,7 @@ class Cached:
             return self.store.gather(ids, out=out)
         staging = self._rows.staging((len(ids), *self.shape[1:])) if ids.device.type == "cpu" else None
         fetched = self.store.gather(ids, out=staging)
-        return out.copy_(fetched, non_blocking=True) if all_missing else self._rows.received(fetched)
+        return out.copy_(fetched, non_blocking=self.device.type == "cuda") if all_missing else self._rows.received(fetched)
 
     def _for_store(self, tensor: Tensor) -> Tensor:
         return tensor.to(getattr(self.store, "device", torch.device("cpu")))

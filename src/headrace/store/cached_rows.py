@@ -96,6 +96,8 @@ class DeviceRows:
         where = torch.from_numpy(source).long()
         missed = (where < 0).nonzero().flatten()
         into = _words(out)
+        if into.numel() == 0:
+            return
         with self._in_turn():
             if len(missed) < len(where):  # those that missed read slot 0, and are written over
                 torch.index_select(_words(self.rows), 0, self._sent(where.clamp_(min=0)), out=into)
@@ -108,7 +110,7 @@ class DeviceRows:
     def keep(self, slots: NDArray[Any], fetched: Tensor) -> None:
         where = torch.from_numpy(slots).long()
         kept = (where >= 0).nonzero().flatten()
-        if len(kept) == 0:
+        if len(kept) == 0 or self.rows.numel() == 0:
             return
         with self._in_turn():
             rows = _words(fetched)
