@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Literal, get_args
 
@@ -13,42 +12,14 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids, first_outside, thread_count
-from headrace._sizes import parse_bytes
+from headrace._sizes import parse_size
+from headrace.store.cache_use import CacheSeconds, CacheUse
 from headrace.store.cached_rows import CachedRows, DeviceRows, HostRows
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
 
 Policy = Literal["sieve", "lru", "clock", "s3fifo", "planned"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-
-
-@dataclass(frozen=True)
-class CacheSeconds:
-    """Where the time of gathers went. On a GPU `copy` is the time to enqueue."""
-
-    policy: float = 0.0
-    fetch: float = 0.0
-    copy: float = 0.0
-
-
-@dataclass(frozen=True)
-class CacheUse:
-    """What a cache did since it was made or `reset`, in rows. `requests` are hits and misses together."""
-
-    policy: str
-    capacity_rows: int
-    rows_held: int
-    requests: int
-    hits: int
-    misses: int
-    bypassed: int  # rows fetched that were not kept
-    evictions: int
-    bytes_moved: int  # fetched from the wrapped store
-    seconds: CacheSeconds
-
-    @property
-    def hit_rate(self) -> float:
-        return self.hits / self.requests if self.requests else 0.0
 
 
 class Cached:
@@ -307,7 +278,7 @@ def _capacity_rows(capacity: int | float | str, store: Store) -> int:
         if not 0 <= capacity <= 1:
             raise ValueError(f"a float capacity is a share of the rows, from 0 to 1, not {capacity}: give bytes as an int")
         return int(capacity * rows)
-    size = parse_bytes(capacity)
+    size = parse_size(capacity)
     if size < 0:
         raise ValueError(f"capacity must not be negative, got {capacity}")
     return min(size // max(_row_bytes(store), 1), rows)

@@ -6,7 +6,8 @@ import resource
 import sys
 from dataclasses import dataclass
 
-from headrace._sizes import parse_bytes
+from headrace import _sizes
+from headrace._sizes import format_size
 from headrace.graph.ingest.problems import IngestError
 
 _LEAST_WORKING = 96 << 20
@@ -16,18 +17,9 @@ _RESERVE = 32 << 20  # what the allocators, the parser and Python itself grow by
 def parse_size(text: str | int) -> int:
     """Bytes from a number or from a text such as `600MiB`, `1.5GiB`, `2GB`."""
     try:
-        return parse_bytes(text)
+        return _sizes.parse_size(text)
     except ValueError as error:
         raise IngestError(str(error)) from None
-
-
-def format_size(size: float) -> str:
-    """Bytes for a reader: `1.5 GiB`."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def resident() -> int:
