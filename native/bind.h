@@ -29,6 +29,7 @@ void bind_attend(nb::module_& m);
 void bind_sample(nb::module_& m);
 void bind_hetero(nb::module_& m);
 void bind_negative(nb::module_& m);
+void bind_cache(nb::module_& m);
 void bind_limits(nb::module_& m);
 void bind_read(nb::module_& m);
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 from sampling_contract import MASK, philox
+from scipy.stats import chisquare
 
 import headrace as hr
 from headrace.sample import NegativeSampler, NegativeSampling

@@ -27,6 +27,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     **SHARED,
 }
 
+
 class NeighborLoader(Loader):
     """Samples neighbourhoods of batches of input nodes, ahead of the consumer, in threads.
 

@@ -1,6 +1,8 @@
 """Rows by node id, wherever they lie, and the buffers they are gathered into."""
 
 from headrace.store.array import ArrayStore
+from headrace.store.cache_use import CacheSeconds, CacheUse
+from headrace.store.cached import Cached
 from headrace.store.disk import FileRows
 from headrace.store.heap import kept_memory
 from headrace.store.hot import access_counts, access_probability, expected_hit_rate, hot_order
@@ -12,6 +14,9 @@ from headrace.store.tiers import TieredUse, TierUse
 __all__ = [
     "ArrayStore",
     "BufferPool",
+    "CacheSeconds",
+    "CacheUse",
+    "Cached",
     "FileRows",
     "PoolUse",
     "Store",
