@@ -6,6 +6,7 @@ from headrace.store.cached import Cached
 from headrace.store.disk import FileRows
 from headrace.store.heap import kept_memory
 from headrace.store.hot import access_counts, access_probability, expected_hit_rate, hot_order
+from headrace.store.placed import rows_for
 from headrace.store.pool import BufferPool, PoolUse
 from headrace.store.store import Store
 from headrace.store.tiered import Tiered
@@ -28,4 +29,5 @@ __all__ = [
     "expected_hit_rate",
     "hot_order",
     "kept_memory",
+    "rows_for",
 ]

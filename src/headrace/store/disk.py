@@ -92,8 +92,8 @@ class FileRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def gather(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Rows by id.  # [n] -> [n, d]"""
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
+        """Rows by id. They are checked in any case.  # [n] -> [n, d]"""
         ids = as_ids(ids, "ids")
         check_ids(ids, len(self))
         shape = (len(ids), *self.shape[1:])
