@@ -116,6 +116,17 @@ def test_a_memory_map_is_its_own_disk_tier_and_only_hot_rows_are_read(tmp_path):
     assert torch.equal(part.gather(torch.tensor([0])), x[[100]])
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64, np.complex128])
+def test_types_torch_computes_little_with(tmp_path, dtype, mapped):
+    array = np.arange(60).reshape(20, 3).astype(dtype)
+    np.save(tmp_path / "x.npy", array)
+    store = Tiered(FileRows(tmp_path / "x.npy", mapped=mapped), device="cpu", device_cache=0.3, host=0.3)
+    for _ in range(2):
+        assert np.array_equal(store.gather(torch.arange(19, -1, -1)).numpy(), array[::-1])
+        store.refill(torch.randperm(20))
+
+
 def test_numpy_rows_and_plain_lists_of_ids():
     array = np.arange(12.0).reshape(4, 3)
     store = Tiered(array, device="cpu", device_cache=0.5)

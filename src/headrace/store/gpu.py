@@ -7,6 +7,7 @@ from torch import Tensor
 
 from headrace.kernels import ShardTable, add_sharded, gather_sharded
 from headrace.kernels import gather as gather_rows
+from headrace.store.moves import as_bytes
 from headrace.store.pinned import pin
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
@@ -23,7 +24,7 @@ class GpuMemory:
         self, hot: int, rest: int, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype, *, stride: int, device: torch.device
     ) -> None:
         self.hot, self.rest, self.num_rows, self.shape, self.dtype = hot, rest, num_rows, shape, dtype
-        self.device, self.stride = device, stride
+        self.row_bytes, self.stride, self.device = torch.Size(shape).numel() * dtype.itemsize, stride, device
         self.slot: Tensor | None = None  # on the CPU; see MainMemory
         self.near = torch.empty((hot, stride), dtype=torch.uint8, device=device)
         self.far = BufferPool(limit=0).empty((rest, stride), torch.uint8)
@@ -70,16 +71,16 @@ class GpuMemory:
         """Rows at slots, on the CPU."""
         near = slots < self.hot
         out = torch.empty((len(slots), *self.shape), dtype=self.dtype)
-        flat = out.view(len(slots), self.shape_size)
-        flat[near] = self._rows(self.near)[slots[near].to(self.device)].cpu()
-        flat[~near] = self._rows(self.far)[slots[~near] - self.hot]
+        flat = as_bytes(out)
+        flat[near] = self.near[slots[near].to(self.device), : self.row_bytes].cpu()
+        flat[~near] = self.far[slots[~near] - self.hot, : self.row_bytes]
         return out
 
     def write(self, slots: Tensor, rows: Tensor) -> None:
         near = slots < self.hot
-        flat = rows.view(len(slots), self.shape_size)
-        self._rows(self.near)[slots[near].to(self.device)] = flat[near].to(self.device)
-        self._rows(self.far)[slots[~near] - self.hot] = flat[~near]
+        flat = as_bytes(rows)
+        self.near[slots[near].to(self.device), : self.row_bytes] = flat[near].to(self.device)
+        self.far[slots[~near] - self.hot, : self.row_bytes] = flat[~near]
 
     def settle(self) -> None:
         """Wait until nothing reads these rows any more."""
@@ -88,10 +89,3 @@ class GpuMemory:
     def hits(self) -> list[int]:
         counted: list[int] = self._hits.tolist()
         return counted
-
-    @property
-    def shape_size(self) -> int:
-        return torch.Size(self.shape).numel()
-
-    def _rows(self, memory: Tensor) -> Tensor:  # [n, stride] bytes -> [n, width]
-        return memory.view(self.dtype)[:, : self.shape_size]

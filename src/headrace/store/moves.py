@@ -1,4 +1,4 @@
-"""Which rows change place when others become hot, and rows of repeated ids as one."""
+"""Which rows change place when others become hot, rows of repeated ids as one, and rows of any type as bytes."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def changes_of(slots: Tensor, order: Tensor, hot: int, held: int) -> Changes:
     after[leaving] = -1
     entering = (was != becomes) & (becomes != 2)
     return Changes(entering.nonzero().flatten(), leaving.nonzero().flatten(), after)
+
+
+def as_bytes(rows: Tensor) -> Tensor:  # [n, ...] -> [n, bytes]
+    """The same memory: torch moves rows by index for some types only, but bytes it always does."""
+    return rows.view(len(rows), rows.shape[1:].numel()).view(torch.uint8)
 
 
 def in_order(order: Tensor, rows: int) -> Tensor:

@@ -19,7 +19,7 @@ from headrace.store.array import ArrayStore
 from headrace.store.disk import FileRows
 from headrace.store.gpu import GpuMemory
 from headrace.store.memory import MainMemory
-from headrace.store.moves import changes_of, in_order, sum_repeated
+from headrace.store.moves import as_bytes, changes_of, in_order, sum_repeated
 from headrace.store.pinned import Staging
 from headrace.store.pool import BufferPool
 from headrace.store.tiers import Budget, TieredUse, TierUse, row_stride, share_rows
@@ -148,7 +148,7 @@ class Tiered:
         rows = torch.empty((len(change.entering), *self.shape[1:]), dtype=self.dtype)
         old = slots[change.entering]
         held = (old >= 0).nonzero().flatten()
-        rows[held] = self._memory.read(old[held])
+        as_bytes(rows)[held] = as_bytes(self._memory.read(old[held]))
         if self.disk is not None:
             absent = (old < 0).nonzero().flatten()
             self.disk.read(change.entering[absent], rows, positions=absent)
@@ -223,10 +223,9 @@ class Tiered:
         size = len(ids) * self.row_bytes
         buffer = self._staging.take(size)
         try:
-            rows = buffer[:size].view(len(ids), self.row_bytes)
+            rows = buffer[:size].view(self.dtype).view(len(ids), *self.shape[1:])
             self.disk.read(ids, rows)
-            into = out.view(len(out), -1).view(torch.uint8) if self.row_bytes else out.new_empty((len(out), 0), dtype=torch.uint8)
-            into.index_copy_(0, positions.to(self.device), rows.to(self.device, non_blocking=True))
+            as_bytes(out).index_copy_(0, positions.to(self.device), as_bytes(rows).to(self.device, non_blocking=True))
         finally:
             self._staging.give(buffer)
 
