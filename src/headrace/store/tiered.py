@@ -118,12 +118,12 @@ class Tiered:
                 f"delta must be {self.dtype}, of shape {(len(ids), *self.shape[1:])}; it is {delta.dtype}, {tuple(delta.shape)}"
             )
         check_ids(ids, len(self))
-        ids, delta = sum_repeated(ids.to(delta.device), delta.detach())
+        ids, delta = sum_repeated(ids.to(self.device), delta.detach().to(self.device))
         if self.disk is not None:
             here = ids.cpu().long()
-            on_disk = self._slots()[here] < 0
+            on_disk = here >= self._held if self._memory.slot is None else self._memory.slot[here] < 0
             if bool(on_disk.any()):
-                self.disk.add_(here[on_disk], delta[on_disk.to(delta.device)].cpu())
+                self.disk.add_(here[on_disk], delta[on_disk.to(self.device)].cpu())
             if self._changed is None:
                 self._changed = torch.zeros(len(self), dtype=torch.bool)
             self._changed[here[~on_disk]] = True
