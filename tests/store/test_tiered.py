@@ -319,7 +319,7 @@ for dtype in (torch.float32, torch.bfloat16, torch.int8):
             assert torch.equal(store.gather(ids), x[ids]), (dtype, shape)
             where = (torch.arange(40) if order is None else torch.argsort(order))[ids]
             near, disk = int((where < 10).sum()), int((where >= 20).sum())
-            assert shape == (0,) or [t.hits for t in store.use().tiers] == [near, 60 - near - disk, disk]  # of no bytes none is read
+            assert shape == (0,) or [t.hits for t in store.use().tiers] == [near, 60 - near - disk, disk]
             delta = torch.randint(0, 3, (60, *shape)).to(dtype)
             expected = x.index_add(0, ids, delta)
             store.add_(ids, delta)

@@ -217,7 +217,7 @@ class Tiered:
     def _read_disk(self, ids: Tensor, positions: Tensor, out: Tensor) -> None:
         """While these rows are read, the GPU gathers the others."""
         assert self.disk is not None
-        if self._staging is None:
+        if self._staging is None or self.row_bytes == 0:
             self.disk.read(ids, out, positions=positions)
             return
         size = len(ids) * self.row_bytes
