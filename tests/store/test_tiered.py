@@ -284,6 +284,8 @@ def test_other_bad_input_is_named(tmp_path):
         Tiered(x, device="cpu", device_cache=0, host=0, disk=on_disk(tmp_path / "x.npy", x.double()))
     with pytest.raises(ValueError, match=r"delta must be torch.float32, of shape \(1, 2\)"):
         Tiered(x, device="cpu").add_(torch.tensor([0]), torch.zeros(1, 3))
+    with pytest.raises(ValueError, match=r"rows are of torch.bool, which does not add up"):
+        Tiered(x.bool(), device="cpu").add_(torch.tensor([0]), torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="ids must hold integers"):
         Tiered(x, device="cpu").gather(torch.tensor([0.5]))
 

@@ -113,6 +113,8 @@ class Tiered:
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add `delta[i]` to row `ids[i]` where it lies; rows of repeated ids are summed first, in order.  # [n], [n, d]"""
         ids = as_ids_near(ids, "ids", self.device)
+        if self.dtype == torch.bool:
+            raise ValueError("these rows are of torch.bool, which does not add up: keep them as int8")
         if delta.shape != (len(ids), *self.shape[1:]) or delta.dtype != self.dtype:
             raise ValueError(
                 f"delta must be {self.dtype}, of shape {(len(ids), *self.shape[1:])}; it is {delta.dtype}, {tuple(delta.shape)}"
