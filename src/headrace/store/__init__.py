@@ -2,7 +2,20 @@
 
 from headrace.store.array import ArrayStore
 from headrace.store.heap import kept_memory
+from headrace.store.partition import HashPartition, Partition, TablePartition, hash_partition
+from headrace.store.partition_probability import probability_partition
 from headrace.store.pool import BufferPool, PoolUse
 from headrace.store.store import Store
 
-__all__ = ["ArrayStore", "BufferPool", "PoolUse", "Store", "kept_memory"]
+__all__ = [
+    "ArrayStore",
+    "BufferPool",
+    "HashPartition",
+    "Partition",
+    "PoolUse",
+    "Store",
+    "TablePartition",
+    "hash_partition",
+    "kept_memory",
+    "probability_partition",
+]
