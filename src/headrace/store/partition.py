@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import gcd
@@ -44,6 +45,10 @@ class Partition(Protocol):
         """The nodes of other ranks of which `rank` should keep a copy, hottest first."""
         ...
 
+    def to(self, device: torch.device) -> Partition:
+        """The same, with its tables (if any) on `device`, so that ids there are located without leaving it."""
+        ...
+
 
 @dataclass(frozen=True)
 class HashPartition:
@@ -77,6 +82,9 @@ class HashPartition:
 
     def replicas(self, rank: int) -> Tensor:
         return torch.empty(0, dtype=torch.int64)
+
+    def to(self, device: torch.device) -> HashPartition:
+        return self
 
     def _start(self, rank: int) -> int:
         rows, longer = divmod(self.num_nodes, self.ranks)
@@ -139,7 +147,7 @@ class TablePartition:
 
     @property
     def fingerprint(self) -> str:
-        return f"table {self.ranks} {blake2b(self.owner.numpy(), digest_size=16).hexdigest()}"
+        return f"table {self.ranks} {blake2b(self.owner.cpu().numpy(), digest_size=16).hexdigest()}"
 
     def size(self, rank: int) -> int:
         return int(self._sizes[rank])
@@ -149,10 +157,17 @@ class TablePartition:
         return self.owner[here].long().to(ids.device), self.row[here].long().to(ids.device)
 
     def ids_of(self, rank: int) -> Tensor:
-        return (self.owner == rank).nonzero().flatten()
+        return (self.owner == rank).nonzero().flatten().cpu()
 
     def replicas(self, rank: int) -> Tensor:
         return torch.empty(0, dtype=torch.int64) if self._replicas is None else self._replicas[rank]
+
+    def to(self, device: torch.device) -> TablePartition:
+        if device == self.owner.device:
+            return self
+        moved = copy(self)
+        moved.owner, moved.row = self.owner.to(device), self.row.to(device)
+        return moved
 
 
 def _check_counts(num_nodes: int, ranks: int) -> None:

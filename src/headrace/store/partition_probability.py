@@ -25,8 +25,8 @@ def probability_partition(
 
     `probabilities[r, v]` is how often rank r asks for node v in a batch (any scale), as from the access probability of its own
     training seeds; every rank must pass the same numbers. Nodes are taken hottest first in chunks; inside a chunk the ranks take
-    turns, each choosing an equal part of what it wants most and the others least. So shares are even in rows and, chunk by chunk, in
-    traffic (the idea of Quiver's `quiver_partition_feature`). The budget is per rank, in rows, or in bytes with `row_bytes`:
+    turns, each choosing an equal part of what it wants most and the others least. So shares are even in rows and, chunk by chunk,
+    in traffic (the idea of Quiver's `quiver_partition_feature`). The budget is per rank, in rows, or in bytes with `row_bytes`:
     its share and its copies together. With `replicas="own"` a rank copies what *it* asks for most; with `"common"` all ranks
     copy the same rows, so that they can be written to (`Remote.add_`).
 
