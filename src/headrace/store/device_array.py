@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from headrace.kernels import gather
+from headrace.store.array import ArrayStore
+from headrace.store.store import Store
 
 
 class DeviceArray:
@@ -36,3 +43,15 @@ class DeviceArray:
             self.rows.index_add_(0, ids, delta)
         else:
             self.rows.index_put_((ids,), delta, accumulate=True)
+
+
+def rows_as_store(rows: Tensor | NDArray[Any] | Store, *, threads: int | None = None) -> Store:
+    """A store over `rows`: what is one already, or an array where it lies."""
+    if isinstance(rows, Tensor):  # before asking for a Store: a tensor has all the names of one
+        return ArrayStore(rows, threads=threads) if rows.device.type == "cpu" else DeviceArray(rows)
+    return rows if isinstance(rows, Store) else ArrayStore(rows, threads=threads)
+
+
+def take_rows(rows: Tensor, ids: Tensor) -> Tensor:
+    """A copy of some rows, where they lie.  # [n, d], [k] -> [k, d]"""
+    return gather(rows, ids) if rows.device.type == "cpu" else rows[ids.to(rows.device)]

@@ -64,7 +64,7 @@ class Exchange:
     def __init__(self, *, group: dist.ProcessGroup | None, device: torch.device, timeout: float) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(
-                "torch.distributed is not initialised: call torch.distributed.init_process_group first (torchrun sets its environment)"
+                "torch.distributed is not ready: call torch.distributed.init_process_group first (torchrun sets its environment)"
             )
         if timeout <= 0:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
@@ -107,7 +107,9 @@ class Exchange:
         self.traffic.ids_received += self._to_others(receiving) * ids.element_size()
         return received
 
-    def rows(self, rows: Tensor, *, sending: list[int], receiving: list[int]) -> Transfer:  # [sum(sending), d] -> [sum(receiving), d]
+    def rows(
+        self, rows: Tensor, *, sending: list[int], receiving: list[int]
+    ) -> Transfer:  # [sum(sending), d] -> [sum(receiving), d]
         """Rows, grouped by rank, to their ranks. The third collective; it runs on while the caller does other things."""
         received = rows.new_empty((sum(receiving), rows.shape[1]))
         row_bytes = rows.shape[1] * rows.element_size()
@@ -187,8 +189,8 @@ class Exchange:
     def _where(self) -> str:
         return f"exchange {self.traffic.exchanges} of rank {self.rank}"
 
-    def _notes(self) -> dist.Store:
-        return dist.PrefixStore(f"headrace/{self._control.group_name}", dist.distributed_c10d._get_default_store())
+    def _notes(self) -> Any:
+        return dist.distributed_c10d.PrefixStore(f"headrace/{self._control.group_name}", dist.distributed_c10d._get_default_store())
 
     def _key(self, rank: int) -> str:
         return f"rank {rank}"

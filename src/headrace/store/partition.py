@@ -147,7 +147,7 @@ class TablePartition:
 
     @property
     def fingerprint(self) -> str:
-        return f"table {self.ranks} {blake2b(self.owner.cpu().numpy(), digest_size=16).hexdigest()}"
+        return f"table {self.ranks} {blake2b(self.owner.cpu().numpy().data, digest_size=16).hexdigest()}"
 
     def size(self, rank: int) -> int:
         return int(self._sizes[rank])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,15 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace._arrays import as_ids, as_tensor, first_outside
-from headrace.kernels import gather
 from headrace.store.array import ArrayStore
-from headrace.store.device_array import DeviceArray
+from headrace.store.device_array import rows_as_store, take_rows
 from headrace.store.exchange import Exchange, Kind, Transfer
 from headrace.store.partition import Partition
 from headrace.store.remote_use import RemoteUse
 from headrace.store.replicas import Replicas
 from headrace.store.store import Store
 from headrace.store.turns import Pending, Turns
+
+T = TypeVar("T")
 
 
 class _Writable(Protocol):
@@ -65,11 +65,13 @@ class Remote:
         everything = rows if isinstance(rows, Tensor) and rows.device.type != "cpu" else as_tensor(rows, "rows")
         problem = None
         if len(everything) != partition.num_nodes:
-            problem = f"rows has {len(everything)} rows, the partition {partition.num_nodes} nodes: pass all rows, or use from_local"
+            problem = (
+                f"rows has {len(everything)} rows, the partition {partition.num_nodes} nodes: pass all rows, or use from_local"
+            )
         mine = self._exchange.rank if problem is None and partition.ranks == self._exchange.ranks else None
-        share = _take(everything, partition.ids_of(mine) if mine is not None else torch.empty(0, dtype=torch.int64))
+        share = take_rows(everything, partition.ids_of(mine) if mine is not None else torch.empty(0, dtype=torch.int64))
         self._hold(share, replicate, threads=threads, problem=problem)
-        self.replicas.fill(_take(everything, self.replicas.copied))
+        self.replicas.fill(take_rows(everything, self.replicas.copied))
 
     @classmethod
     def from_local(
@@ -98,10 +100,11 @@ class Remote:
 
     def _join(self, partition: Partition, *, group: dist.ProcessGroup | None, device: Any, timeout: float, ahead: int) -> None:
         self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self._exchange = Exchange(group=group, device=self.device, timeout=timeout)
         self.partition = partition.to(self._exchange.wire)
-        self._turns = Turns(ahead=ahead, name=f"headrace.Remote of rank {self._exchange.rank}")
-        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._turns = Turns(ahead=ahead, name=f"headrace.Remote of rank {self._exchange.rank}", device=self.device)
         self._reset_use()
 
     def _reset_use(self) -> None:
@@ -113,7 +116,7 @@ class Remote:
     def _hold(self, rows: Any, replicate: Tensor | None, *, threads: int | None, problem: str | None) -> None:
         """Take the share, once all ranks agree that they hold parts of one thing."""
         exchange, partition = self._exchange, self.partition
-        self.local = _as_store(rows, threads)
+        self.local = rows_as_store(rows, threads=threads)
         if partition.ranks != exchange.ranks:
             problem = problem or f"the partition is for {partition.ranks} ranks, the group has {exchange.ranks}"
         elif self.local.shape[0] != partition.size(exchange.rank):
@@ -127,7 +130,11 @@ class Remote:
         told = exchange.agree(
             {"partition": partition.fingerprint, "row shape": str(list(self.local.shape[1:])), "dtype": str(self.local.dtype)},
             problem=problem,
-            told={"mark": self.replicas.mark, "rows": self.local.shape[0] + len(self.replicas.ids), "copied": len(self.replicas.copied)},
+            told={
+                "mark": self.replicas.mark,
+                "rows": self.local.shape[0] + len(self.replicas.ids),
+                "copied": len(self.replicas.copied),
+            },
         )
         self.replicas.common = len(set(told["mark"])) == 1
         self._most_copied = max(told["copied"])
@@ -152,13 +159,13 @@ class Remote:
 
     def prefetch(self, ids: Tensor, *, out: Tensor | None = None) -> Pending[Tensor]:
         """Start to gather and return at once; `wait()` on what this returns gives the rows. Collective.  # [n]"""
-        ids = self._checked(ids)
+        ids = _checked(ids, len(self))
         if out is not None and (out.shape != (len(ids), *self.shape[1:]) or out.dtype != self.dtype or out.device != self.device):
             raise ValueError(
                 f"out must be {self.dtype} of shape {[len(ids), *self.shape[1:]]} on {self.device}; "
                 f"it is {out.dtype}, {list(out.shape)} on {out.device}"
             )
-        return self._submit(lambda: self._gather(ids, out))
+        return self._submit(lambda: self._gather(ids, out), ids, out)
 
     def stream(self, batches: Iterable[Tensor], *, ahead: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """Ids and rows of every batch, `ahead` of them fetched while one is used; ends with `finish()`, so tails may be uneven.
@@ -181,7 +188,7 @@ class Remote:
         Every row takes the deltas of rank 0 first, then of rank 1 and so on, each rank's in the order given: so it has the same
         bits on every run, and on every rank that holds a copy. Copied rows can be written only where all ranks copy the same ones.
         """
-        ids = self._checked(ids)
+        ids = _checked(ids, len(self))
         if delta.shape != (len(ids), *self.shape[1:]) or delta.dtype != self.dtype:
             raise ValueError(
                 f"delta must be {self.dtype} of shape {[len(ids), *self.shape[1:]]}; it is {delta.dtype}, {list(delta.shape)}"
@@ -189,8 +196,10 @@ class Remote:
         if not hasattr(self.local, "add_"):
             raise ValueError(f"the rows of this rank are in a {type(self.local).__name__}, which has no add_")
         if not self.replicas.common:
-            raise ValueError("ranks copy different rows (replicate=), so copies would go stale: copy the same ones on every rank, or none")
-        self._submit(lambda: self._add(ids, delta)).wait()
+            raise ValueError(
+                "ranks copy different rows (replicate=), so copies would go stale: copy the same ones on every rank, or none"
+            )
+        self._submit(lambda: self._add(ids, delta), ids, delta).wait()
 
     def finish(self) -> None:
         """This rank has no more batches: answer the others until they have none either. Then all may go on (a new epoch)."""
@@ -208,41 +217,15 @@ class Remote:
         self._turns.close()
         self._exchange.close()
 
-    def _checked(self, ids: Any) -> Tensor:
-        if not (isinstance(ids, Tensor) and ids.device.type != "cpu"):
-            ids = as_ids(ids, "ids")
-        elif ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"ids must be int32 or int64 of one dimension, not {ids.dtype} of shape {list(ids.shape)}")
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self)):
-            at = first_outside(ids, 0, len(self))
-            raise IndexError(f"ids[{at}] is {int(ids[at])}; this store has rows 0 to {len(self) - 1}")
-        return ids
+    def _submit(self, work: Callable[[], T], *reads: Tensor | None) -> Pending[T]:
+        def reported() -> T:
+            try:
+                return work()
+            except Exception as error:
+                self._exchange.report(error)
+                raise
 
-    def _submit(self, work: Any) -> Pending[Any]:
-        ready = torch.cuda.current_stream(self.device).record_event() if self._stream is not None else None
-        done = torch.cuda.Event() if self._stream is not None else None
-
-        def run() -> Any:
-            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-                if self._stream is not None and ready is not None:
-                    self._stream.wait_event(ready)
-                try:
-                    result = work()
-                except Exception as error:
-                    self._exchange.report(error)
-                    raise
-                if done is not None:
-                    done.record()
-                return result
-
-        def deliver(result: Any) -> None:
-            if done is not None:
-                current = torch.cuda.current_stream(self.device)
-                current.wait_event(done)
-                if isinstance(result, Tensor):
-                    result.record_stream(current)
-
-        return self._turns.submit(run, deliver=deliver)
+        return self._turns.submit(reported, reads=reads)
 
     def _gather(self, ids: Tensor, out: Tensor | None) -> Tensor:
         ids = ids.to(self._exchange.wire)
@@ -326,11 +309,13 @@ class Remote:
                 return
 
 
-def _take(rows: Tensor, ids: Tensor) -> Tensor:
-    return gather(rows, ids) if rows.device.type == "cpu" else rows[ids.to(rows.device)]
-
-
-def _as_store(rows: Any, threads: int | None) -> Store:
-    if isinstance(rows, Tensor):  # before asking for a Store: a tensor has all the names of one
-        return ArrayStore(rows, threads=threads) if rows.device.type == "cpu" else DeviceArray(rows)
-    return rows if isinstance(rows, Store) else ArrayStore(rows, threads=threads)
+def _checked(ids: Any, rows: int) -> Tensor:
+    if not (isinstance(ids, Tensor) and ids.device.type != "cpu"):
+        ids = as_ids(ids, "ids")
+    elif ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"ids must be int32 or int64 of one dimension, not {ids.dtype} of shape {list(ids.shape)}")
+    checked: Tensor = ids
+    if len(checked) and (int(checked.min()) < 0 or int(checked.max()) >= rows):
+        at = first_outside(checked, 0, rows)
+        raise IndexError(f"ids[{at}] is {int(checked[at])}; this store has rows 0 to {rows - 1}")
+    return checked

@@ -30,7 +30,7 @@ class Replicas:
 
     def choose(self, ids: Tensor) -> None:
         """Decide what is copied; `fill` brings the rows."""
-        ids = as_ids(ids, "replicate", dtype=torch.int64).unique()
+        ids = torch.unique(as_ids(ids, "replicate", dtype=torch.int64))
         nodes = self.partition.num_nodes
         if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= nodes):
             raise IndexError(f"replicate holds ids from {int(ids[0])} to {int(ids[-1])}; there are nodes 0 to {nodes - 1}")
@@ -45,7 +45,7 @@ class Replicas:
     @property
     def mark(self) -> int:
         """Equal on two ranks if they copy the same nodes."""
-        return int.from_bytes(blake2b(self.ids.numpy(), digest_size=7).digest(), "little")
+        return int.from_bytes(blake2b(self.ids.numpy().data, digest_size=7).digest(), "little")
 
     def fill(self, rows: Tensor) -> None:
         self._held = DeviceArray(rows.to(self.device).contiguous())
