@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace._arrays import as_ids, as_tensor, first_outside
 from headrace.store.array import ArrayStore
 from headrace.store.device_array import rows_as_store, take_rows
-from headrace.store.exchange import Exchange, Kind, Transfer
+from headrace.store.exchange import Exchange, Kind, Traffic, Transfer
 from headrace.store.partition import Partition
 from headrace.store.remote_use import RemoteUse
 from headrace.store.replicas import Replicas
@@ -108,10 +108,9 @@ class Remote:
         self._reset_use()
 
     def _reset_use(self) -> None:
-        traffic = self._exchange.traffic
         self._local_hits = self._replica_hits = self._remote_hits = self._added = 0
         self._turns.waited, self._turns.peak = 0.0, 0
-        self._exchange.traffic = type(traffic)()
+        self._exchange.traffic = Traffic()
 
     def _hold(self, rows: Any, replicate: Tensor | None, *, threads: int | None, problem: str | None) -> None:
         """Take the share, once all ranks agree that they hold parts of one thing."""
@@ -127,15 +126,19 @@ class Remote:
                 self.replicas.choose(partition.replicas(exchange.rank) if replicate is None else replicate)
         except (ValueError, IndexError) as error:
             problem = str(error)
-        told = exchange.agree(
-            {"partition": partition.fingerprint, "row shape": str(list(self.local.shape[1:])), "dtype": str(self.local.dtype)},
-            problem=problem,
-            told={
-                "mark": self.replicas.mark,
-                "rows": self.local.shape[0] + len(self.replicas.ids),
-                "copied": len(self.replicas.copied),
-            },
-        )
+        try:
+            told = exchange.agree(
+                {"partition": partition.fingerprint, "row shape": str(list(self.local.shape[1:])), "dtype": str(self.dtype)},
+                problem=problem,
+                told={
+                    "mark": self.replicas.mark,
+                    "rows": self.local.shape[0] + len(self.replicas.ids),
+                    "copied": len(self.replicas.copied),
+                },
+            )
+        except Exception:
+            self._turns.close()
+            raise
         self.replicas.common = len(set(told["mark"])) == 1
         self._most_copied = max(told["copied"])
         self._id_dtype = torch.int32 if max(told["rows"]) < 1 << 31 else torch.int64
