@@ -244,7 +244,7 @@ def check_ranks_that_disagree_all_say_so(rank):
     found = message(ValueError, Remote, torch.zeros(10, 2), hash_partition(10, RANKS, seed=rank == 1))
     assert "ranks disagree on the partition" in found
     found = message(ValueError, Remote.from_local, torch.zeros(4, 2), hash_partition(10, RANKS))
-    assert found == "rank 1: this rank was given 4 rows, its share is 3"
+    assert found == "rank 0: this rank was given 4 rows, its share is 3"
     found = message(ValueError, Remote, torch.zeros(10, 2), hash_partition(10, 2))
     assert found == "rank 0: the partition is for 2 ranks, the group has 3"
     found = message(ValueError, Remote, torch.zeros(10 + rank, 2), hash_partition(10, RANKS))

@@ -41,7 +41,8 @@ class Traffic:
 class Transfer:
     """Rows that are on their way, in `buffer` once `wait()` returned."""
 
-    def __init__(self, buffer: Tensor, work: Any, exchange: Exchange) -> None:
+    def __init__(self, sent: Tensor, buffer: Tensor, work: Any, exchange: Exchange) -> None:
+        self.sent = sent  # must live until it has left
         self.buffer = buffer
         self._work = work
         self._exchange = exchange
@@ -121,7 +122,7 @@ class Exchange:
             raise self.explain(error) from error
         self.traffic.rows_sent += self._to_others(sending) * row_bytes
         self.traffic.rows_received += self._to_others(receiving) * row_bytes
-        return Transfer(received, work, self)
+        return Transfer(rows, received, work, self)
 
     def agree(self, same: dict[str, str], *, problem: str | None, told: dict[str, int]) -> dict[str, list[int]]:
         """What every rank told; raises on all ranks alike if `same` differs between them, or if one has a problem."""

@@ -11,7 +11,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-_MOST_NODES = 1 << 40  # below it, the split product of `_times` stays inside 64 bits
+_MOST_NODES = 1 << 40  # below these, products of two numbers stay inside 64 bits
+_MOST_RANKS = 1 << 22
 
 
 @runtime_checkable
@@ -68,12 +69,9 @@ class HashPartition:
 
     def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         place = (_times(self.factor, ids.long(), self.num_nodes) + self.shift) % max(1, self.num_nodes)
-        rows, longer = divmod(self.num_nodes, self.ranks)  # the first `longer` ranks own one row more
-        cut = longer * (rows + 1)
-        short = (place - cut).clamp(min=0)
-        owner = torch.where(place < cut, place // (rows + 1), longer + short // max(1, rows))
-        row = torch.where(place < cut, place % (rows + 1), short % max(1, rows))
-        return owner, row
+        owner = (self.ranks * (place + 1) - 1) // max(1, self.num_nodes)  # the r with start(r) <= place < start(r + 1)
+        starts = torch.arange(self.ranks, device=ids.device) * self.num_nodes // self.ranks
+        return owner, place - starts[owner]
 
     def ids_of(self, rank: int) -> Tensor:
         place = torch.arange(self._start(rank), self._start(rank + 1)) - self.shift
@@ -87,8 +85,7 @@ class HashPartition:
         return self
 
     def _start(self, rank: int) -> int:
-        rows, longer = divmod(self.num_nodes, self.ranks)
-        return rank * rows + min(rank, longer)
+        return rank * self.num_nodes // self.ranks
 
 
 def hash_partition(num_nodes: int, ranks: int, seed: int = 0) -> HashPartition:
@@ -101,7 +98,7 @@ def hash_partition(num_nodes: int, ranks: int, seed: int = 0) -> HashPartition:
     >>> from headrace.store import hash_partition
     >>> partition = hash_partition(10, ranks=3)
     >>> [partition.ids_of(rank).tolist() for rank in range(3)]
-    [[0, 3, 6, 9], [2, 5, 8], [1, 4, 7]]
+    [[0, 3, 6], [9, 2, 5], [8, 1, 4, 7]]
     """
     _check_counts(num_nodes, ranks)
     # The seed moves the factor only a little: far from the golden section, runs of ids would fall to one rank.
@@ -171,8 +168,8 @@ class TablePartition:
 
 
 def _check_counts(num_nodes: int, ranks: int) -> None:
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks}")
+    if not 1 <= ranks <= _MOST_RANKS:
+        raise ValueError(f"ranks must be at least 1 and at most {_MOST_RANKS}, not {ranks}")
     if not 0 <= num_nodes < _MOST_NODES:
         raise ValueError(f"num_nodes must be from 0 to 2^40 - 1, not {num_nodes}")
 
