@@ -7,6 +7,8 @@ import torch
 
 from headrace.store import SharedRows, open_device_rows, place, share_device_rows
 
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch sees"),
@@ -104,21 +106,17 @@ def test_shared_host_rows_are_registered_in_every_process():
         assert not rows.rows.is_pinned()
 
 
-def test_a_kernel_reads_shared_host_rows_in_place():
-    triton = pytest.importorskip("triton")
-    import triton.language as tl
+@triton.jit
+def copy_from(address, out, width: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, width)
+    rows = address.to(tl.pointer_type(tl.float32))
+    tl.store(out + row * width + columns, tl.load(rows + row * width + columns))
 
+
+def test_a_kernel_reads_shared_host_rows_in_place():
     source = torch.randn(1000, 64)
     with SharedRows.create(source) as rows:
-
-        @triton.jit
-        def copy(address, out, width: tl.constexpr):
-            row = tl.program_id(0).to(tl.int64)
-            columns = tl.arange(0, width)
-            values = tl.load(address.to(tl.pointer_type(tl.float32)) + row * width + columns)
-            tl.store(out + row * width + columns, values)
-
         out = torch.empty(1000, 64, device="cuda")
-        copy[(1000,)](rows.rows.data_ptr(), out, 64)
-        torch.cuda.synchronize()
+        copy_from[(1000,)](rows.rows.data_ptr(), out, 64)
         assert torch.equal(out.cpu(), source)
