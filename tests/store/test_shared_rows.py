@@ -49,6 +49,20 @@ def test_rows_of_a_memory_map_larger_than_one_piece(tmp_path, monkeypatch):
         assert np.array_equal(made.rows.numpy(), rows)
 
 
+def test_rows_built_in_place_appear_when_they_are_complete():
+    def fill(rows):
+        assert rows.eq(0).all()
+        with pytest.raises(FileNotFoundError, match="still being written"):
+            SharedRows.open("test-built")
+        rows.copy_(torch.arange(6).view(3, 2))
+
+    with SharedRows.build((3, 2), torch.int64, fill, name="test-built"), SharedRows.open("test-built") as seen:
+        assert seen.rows.tolist() == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(ZeroDivisionError):
+        SharedRows.build((3, 2), torch.int64, lambda rows: 1 / 0, name="test-built")
+    assert not file_of("test-built").exists()
+
+
 def test_the_name_goes_with_its_creator_and_open_views_stay():
     made = SharedRows.create(torch.arange(3.0).view(3, 1), name="test-goes")
     seen = SharedRows.open("test-goes")
@@ -119,12 +133,8 @@ def test_what_a_killed_creator_left_is_removed_by_the_next_and_living_ones_stay(
 def test_too_little_room_is_said_with_sizes():
     space = os.statvfs(FOLDER)
     width = space.f_blocks * space.f_frsize // 4 + 1
-    huge = torch.empty(1).expand(2 * width).as_strided((2, width), (0, 0))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.store.shared.as_tensor", lambda rows, name: rows)
-        with pytest.raises(OSError, match=r"/dev/shm is too small: the rows need [\d,]+ bytes, [\d,]+ of [\d,]+ are free"):
-            SharedRows.create(huge, name="test-huge")
+    with pytest.raises(OSError, match=r"/dev/shm is too small: the rows need [\d,]+ bytes, [\d,]+ of [\d,]+ are free"):
+        SharedRows.build((2, width), torch.float32, torch.Tensor.zero_, name="test-huge")
     assert not file_of("test-huge").exists()
 
 

@@ -11,11 +11,12 @@ import re
 import secrets
 import time
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -51,14 +52,10 @@ class SharedRows(ArrayStore):
     def __init__(self, name: str, file: int, *, created: bool, pin: bool | None, threads: int | None) -> None:
         header = os.pread(file, _HEADER, 0)
         facts = json.loads(header[len(_MAGIC) :].rstrip(b"\0"))
-        shape, dtype = tuple(facts["shape"]), getattr(torch, facts["dtype"])
-        size = int(np.prod(shape, dtype=np.int64)) * torch.empty(0, dtype=dtype).element_size()
-        memory = mmap.mmap(file, _HEADER + size)
-        rows = torch.frombuffer(memory, dtype=torch.uint8, offset=_HEADER).view(dtype) if size else torch.empty(0, dtype=dtype)
-        super().__init__(rows.view(shape), threads=threads)
+        super().__init__(_map(file, facts["shape"], getattr(torch, facts["dtype"])), threads=threads)
         self.name = name
         self.pin = pin
-        self.pinned = register(self.rows) if (torch.cuda.is_available() if pin is None else pin) and size else False
+        self.pinned = register(self.rows) if (torch.cuda.is_available() if pin is None else pin) and self.rows.numel() else False
         self._end = weakref.finalize(
             self, _release, os.getpid(), file, name if created else None, self.rows if self.pinned else None
         )
@@ -69,21 +66,35 @@ class SharedRows(ArrayStore):
     ) -> SharedRows:
         """Copy `rows` into shared memory, piece by piece, under `name` (letters, digits, `.`, `_`, `-`; default: a new one)."""
         source = as_tensor(rows, "rows")
-        if source.dim() == 0:
+
+        def copy(into: Tensor) -> None:
+            step = max(1, _CHUNK // max(1, source[:1].numel() * source.element_size()))
+            for start in range(0, len(source), step):
+                into[start : start + step] = source[start : start + step]
+
+        return cls.build(source.shape, source.dtype, copy, name=name, pin=pin, threads=threads)
+
+    @classmethod
+    def build(
+        cls,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        fill: Callable[[Tensor], None],
+        *,
+        name: str | None = None,
+        pin: bool | None = None,
+        threads: int | None = None,
+    ) -> SharedRows:
+        """Shared rows that `fill(rows)` writes in place, zeros before; others can open them once it has returned."""
+        if len(shape) == 0:
             raise ValueError("rows must have rows: it is a single number")
         name = _checked(name if name is not None else f"{os.getpid()}-{secrets.token_hex(4)}")
         cls.sweep()
-        size = source.numel() * source.element_size()
-        file = _reserve(name, _HEADER + size)
+        file = _reserve(name, _HEADER + _size(shape, dtype))
         try:
-            flat = source.reshape(-1).view(torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
-            with mmap.mmap(file, _HEADER + size) as memory:
-                into = torch.frombuffer(memory, dtype=torch.uint8)
-                for start in range(0, size, _CHUNK):
-                    into[_HEADER + start : _HEADER + min(start + _CHUNK, size)].copy_(flat[start : start + _CHUNK])
-                del into  # the map closes only when nothing looks into it
+            fill(_map(file, shape, dtype))
             # The header comes last: who opens the file early sees that it is not complete.
-            facts = {"shape": list(source.shape), "dtype": str(source.dtype).removeprefix("torch.")}
+            facts = {"shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
             os.pwrite(file, _MAGIC + json.dumps(facts).encode(), 0)
             return cls(name, file, created=True, pin=pin, threads=threads)
         except BaseException:
@@ -149,6 +160,18 @@ class SharedRows(ArrayStore):
 
 def _open(name: str, pin: bool | None, threads: int | None) -> SharedRows:
     return SharedRows.open(name, pin=pin, threads=threads)
+
+
+def _size(shape: Sequence[int], dtype: torch.dtype) -> int:
+    return prod(shape) * torch.empty(0, dtype=dtype).element_size()
+
+
+def _map(file: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The rows of a file as a tensor over its memory, which stays mapped while any view of the tensor lives."""
+    size = _size(shape, dtype)
+    if size == 0:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(mmap.mmap(file, _HEADER + size), dtype=torch.uint8, offset=_HEADER).view(dtype).view(tuple(shape))
 
 
 def _checked(name: str) -> str:
