@@ -10,8 +10,8 @@ that is only claimed `pending` + the position. So the least rank wins, and all s
 lose: nothing is cleared between batches. The words of a tile carry the batch's `tag` for the same reason. Where trees are
 disjoint, stamps stand in the cells of a hash table of (node, tree) in place of an array over all nodes (_triton_place.py).
 
-`request` is (Philox key, base, tag, number of seeds, batch); `counts` holds, for each hop, the nodes of the sample so far and, after
-those, the edges so far.
+`request` is (Philox key, base, tag, number of seeds, batch); `counts` holds, for each hop, the nodes of the sample so far and,
+after those, the edges so far.
 """
 
 import triton

@@ -29,8 +29,8 @@ class DeviceSampler:
     are read before the next is launched. Nothing is checked here: the graph must be valid and the seeds nodes of it.
 
     weight: draw by it; `cumulative` (its sums within rows, float64) takes its place with replacement.
-    time: of the edges; only those before a seed's time count in its tree (`inclusive`: also those at it), and the `last` of them are
-        taken if asked for. Trees are disjoint then.
+    time: of the edges; only those before a seed's time count in its tree (`inclusive`: also those at it), and the `last` of them
+        are taken if asked for. Trees are disjoint then.
     edge_id: ids that samples give in place of positions.
     """
 
@@ -145,9 +145,7 @@ class DeviceSampler:
                 launches()
             work.replays[which] = graph
 
-    def _step(
-        self, work: Workspace, seeds: Tensor, epoch: int, batch: int, positions: bool, time: Tensor | None
-    ) -> Pending:
+    def _step(self, work: Workspace, seeds: Tensor, epoch: int, batch: int, positions: bool, time: Tensor | None) -> Pending:
         """One hop at a time."""
         pending, ranks, hops = 1 << 29, 1 << 30, len(self.fanouts)
         work.reserve_seeds(len(seeds))
