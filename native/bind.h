@@ -27,7 +27,11 @@ void bind_graph(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_attend(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_hetero(nb::module_& m);
+void bind_negative(nb::module_& m);
+void bind_cache(nb::module_& m);
 void bind_limits(nb::module_& m);
+void bind_read(nb::module_& m);
 
 using In = nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig>;
 using Out = nb::ndarray<nb::device::cpu, nb::c_contig>;

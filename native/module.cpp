@@ -8,5 +8,9 @@ NB_MODULE(_native, m) {
     headrace::bind_rows(m);
     headrace::bind_attend(m);
     headrace::bind_sample(m);
+    headrace::bind_hetero(m);
+    headrace::bind_negative(m);
+    headrace::bind_cache(m);
     headrace::bind_limits(m);
+    headrace::bind_read(m);
 }

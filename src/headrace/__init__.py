@@ -12,9 +12,23 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from headrace import kernels, loader, nn, pipeline, sample, store, train
-from headrace.graph import Dataset, Graph, generate, load
+from headrace.graph import Dataset, Graph, HeteroGraph, generate, load
 from headrace.graph import open_dataset as open
 
 __version__ = "0.1.0"
 
-__all__ = ["Dataset", "Graph", "generate", "kernels", "load", "loader", "nn", "open", "pipeline", "sample", "store", "train"]
+__all__ = [
+    "Dataset",
+    "Graph",
+    "HeteroGraph",
+    "generate",
+    "kernels",
+    "load",
+    "loader",
+    "nn",
+    "open",
+    "pipeline",
+    "sample",
+    "store",
+    "train",
+]

@@ -43,8 +43,18 @@ def as_tensor(array: Any, name: str) -> Tensor:
 
 
 def as_ids(array: Any, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
-    """A one-dimensional tensor of ids: int32 or int64 as given, other integers widened."""
-    tensor = as_tensor(array, name)
+    """A one-dimensional tensor of ids on the CPU: int32 or int64 as given, other integers widened."""
+    return _ids(as_tensor(array, name), name, dtype)
+
+
+def as_ids_near(array: Any, name: str, device: torch.device) -> Tensor:
+    """The same where the ids may be on `device` already: they stay there, or on the CPU."""
+    if isinstance(array, Tensor) and array.device.type != "cpu" and array.device == device:
+        return _ids(array.detach().contiguous(), name, None)
+    return as_ids(array, name)
+
+
+def _ids(tensor: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
     if tensor.dim() != 1:
         raise ValueError(f"{name} must have one dimension, not shape {tuple(tensor.shape)}")
     if tensor.numel() == 0 and tensor.dtype in (torch.float32, torch.float64):  # what an empty list becomes

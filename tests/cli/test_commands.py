@@ -41,7 +41,7 @@ def test_info_of_something_else_is_a_clear_error(tmp_path):
     assert "there is no dataset at" in result.output
 
 
-@pytest.mark.parametrize("name", ["sampling", "gather", "aggregate", "loader"])
+@pytest.mark.parametrize("name", ["sampling", "gather", "cache", "aggregate", "loader"])
 def test_bench_prints_rows_with_ours_peers_and_limit(name):
     result = runner.invoke(app, ["bench", name, "--scale", "0.002", "--batches", "2", "--repeats", "1", "--json"])
     assert result.exit_code == 0, result.output

@@ -8,7 +8,7 @@ import torch
 
 torch_geometric = pytest.importorskip("torch_geometric", reason="needs torch-geometric")
 import torch_geometric.typing as pyg_typing  # noqa: E402
-from torch_geometric.data import Data, HeteroData  # noqa: E402
+from torch_geometric.data import Data  # noqa: E402
 from torch_geometric.loader import LinkNeighborLoader, NodeLoader  # noqa: E402
 from torch_geometric.loader import NeighborLoader as PygLoader  # noqa: E402
 
@@ -121,11 +121,6 @@ def test_trim_to_layer_takes_the_hops_as_pyg_orders_them(data):
         x, edge_index, _ = trim_to_layer(layer, batch.num_sampled_nodes, batch.num_sampled_edges, x, edge_index)
         assert int(edge_index.max()) < len(x)
     assert int(edge_index[1].max()) < 10
-
-
-def test_hetero_data_is_refused_by_name(data):
-    with pytest.raises(TypeError, match="HeteroData"):
-        NeighborLoader(HeteroData(), [3])
 
 
 def test_a_dataset_batch_turns_into_the_same_data():

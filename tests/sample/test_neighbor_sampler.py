@@ -15,106 +15,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling_contract import MASK, assert_equals_reference, assert_same_sample, philox
 from scipy.stats import chi2
 
 import headrace as hr
 from headrace.sample import NeighborSampler
 from headrace.store import BufferPool
-
-# ---- the contract, in Python
-
-MASK = 0xFFFFFFFF
-WIDE_ABOVE = 65_536  # rows of a higher degree draw with two words a slot
-
-
-def philox(key, counter):
-    """Philox4x32-10 of Salmon et al., SC'11."""
-    (k0, k1), (c0, c1, c2, c3) = key, counter
-    for _ in range(10):
-        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & MASK, (a >> 32) ^ c3 ^ k1, a & MASK
-        k0, k1 = (k0 + 0x9E3779B9) & MASK, (k1 + 0xBB67AE85) & MASK
-    return c0, c1, c2, c3
-
-
-def batch_key(seed, epoch, batch):
-    return philox((seed & MASK, seed >> 32), (epoch, batch & MASK, batch >> 32, 1))[:2]
-
-
-def draw_below(key, hop, node, degree, slot, bound):
-    """The number below `bound` that slot `slot` of `node` draws."""
-    counter = (node & MASK, node >> 32, hop)
-    if degree <= WIDE_ABOVE:
-        return philox(key, (slot // 4, *counter))[slot % 4] * bound >> 32
-    words = philox(key, (slot // 2, *counter))[slot % 2 * 2 :]
-    return (words[0] << 32 | words[1]) * bound >> 64
-
-
-def drawn_positions(key, hop, node, degree, fanout, replace):
-    """Which of its `degree` neighbours `node` takes, in order."""
-    if degree == 0 or fanout == 0:
-        return []
-    if fanout < 0 or (not replace and fanout >= degree):
-        return list(range(degree))
-    if replace:
-        return [draw_below(key, hop, node, degree, slot, degree) for slot in range(fanout)]
-    taken = {}
-    for slot in range(fanout):  # Floyd
-        last = degree - fanout + slot
-        r = draw_below(key, hop, node, degree, slot, last + 1)
-        taken[last if r in taken else r] = None
-    return list(taken)
-
-
-def reference_sample(indptr, indices, fanouts, seeds, *, replace=False, seed=0, epoch=0, batch=0):
-    """(nodes, indptr, indices, positions, node counts, edge counts) of a sample."""
-    key = batch_key(seed, epoch, batch)
-    nodes, local = [int(s) for s in seeds], {}
-    for i, node in enumerate(nodes):
-        local.setdefault(node, i)
-    starts, edges, positions, node_counts, edge_counts, begin = [0], [], [], [len(nodes)], [], 0
-    for hop, fanout in enumerate(fanouts):
-        end, before = len(nodes), len(edges)
-        for node in nodes[begin:end]:
-            first, degree = int(indptr[node]), int(indptr[node + 1] - indptr[node])
-            for r in drawn_positions(key, hop, node, degree, fanout, replace):
-                neighbour = int(indices[first + r])
-                if neighbour not in local:
-                    local[neighbour] = len(nodes)
-                    nodes.append(neighbour)
-                edges.append(local[neighbour])
-                positions.append(first + r)
-            starts.append(len(edges))
-        node_counts.append(len(nodes) - end)
-        edge_counts.append(len(edges) - before)
-        begin = end
-    return nodes, starts, edges, positions, tuple(node_counts), tuple(edge_counts)
-
-
-def assert_equals_reference(sampler, seeds, *, epoch=0, batch=0, threads=None):
-    graph = sampler.graph
-    sample = sampler.sample(seeds, epoch, batch, edge_ids=True, threads=threads)
-    nodes, indptr, indices, positions, node_counts, edge_counts = reference_sample(
-        graph.indptr, graph.indices, sampler.fanouts, seeds, replace=sampler.replace, seed=sampler.seed, epoch=epoch, batch=batch
-    )
-    assert sample.num_sampled_nodes == node_counts
-    assert sample.num_sampled_edges == edge_counts
-    assert sample.nodes.tolist() == nodes
-    assert sample.indptr.tolist() == indptr
-    assert sample.indices.tolist() == indices
-    if graph.edge_id is None:
-        assert sample.edge_id.tolist() == positions
-    else:
-        assert sample.edge_id.tolist() == graph.edge_id[positions].tolist()
-    return sample
-
-
-def assert_same_sample(a, b):
-    assert a.num_sampled_nodes == b.num_sampled_nodes
-    assert a.num_sampled_edges == b.num_sampled_edges
-    for name in ("nodes", "indptr", "indices"):
-        assert getattr(a, name).dtype == getattr(b, name).dtype
-        assert torch.equal(getattr(a, name), getattr(b, name)), name
 
 
 @pytest.mark.parametrize(

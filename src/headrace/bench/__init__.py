@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 
-from headrace.bench import aggregate, gather, loader, sampling, train
+from headrace.bench import aggregate, cache, gather, loader, sampling, train
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
 BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "sampling": sampling.run,
     "gather": gather.run,
+    "cache": cache.run,
     "aggregate": aggregate.run,
     "loader": loader.run,
     "train": train.run,

@@ -3,6 +3,7 @@
 from headrace.graph import generate
 from headrace.graph.dataset import Dataset, open_dataset
 from headrace.graph.graph import Graph, RowRange
+from headrace.graph.hetero import EdgeType, HeteroGraph, Relation
 from headrace.graph.load import load
 
-__all__ = ["Dataset", "Graph", "RowRange", "generate", "load", "open_dataset"]
+__all__ = ["Dataset", "EdgeType", "Graph", "HeteroGraph", "Relation", "RowRange", "generate", "load", "open_dataset"]

@@ -79,8 +79,8 @@ class Graph:
 
         Rows keep the order of the edges. `undirected` adds every edge's reverse (with its weight, time and id);
         `deduplicate` keeps the first of equal edges and sorts rows by source; `self_loops="add"` gives one, of weight
-        1 and before all times, to every node that has none. `edge_id=True` keeps each edge's position in the input; a tensor keeps its
-        values; by default no ids are kept.
+        1 and before all times, to every node that has none. `edge_id=True` keeps each edge's position in the input; a
+        tensor keeps its values; by default no ids are kept.
         """
         source, target = as_ids(src, "src"), as_ids(dst, "dst")
         if len(source) != len(target):
@@ -227,11 +227,17 @@ class Graph:
         """
         if self.time is None:
             raise ValueError("this graph has no times to sort by: give from_edges(..., time=...)")
-        return self if self.is_sorted_by_time() else self.derived("sorted by time", self._sorted_by_time)
+        time = self.time
+        return (
+            self
+            if self.is_sorted_by_time()
+            else self.derived("sorted by time", lambda: self._in_order(sorted_order(self.indptr, time)))
+        )
 
     def is_sorted_by_time(self) -> bool:
         """Whether times do not decrease within any row."""
-        return self.time is not None and self.derived("is sorted by time", lambda: times_in_order(self.indptr, self.time))
+        time = self.time
+        return time is not None and self.derived("is sorted by time", lambda: times_in_order(self.indptr, time))
 
     def rows(self, begin: int, end: int) -> RowRange:
         """Rows `begin` to `end` as a view: a layer computes these nodes from all."""
@@ -265,8 +271,7 @@ class Graph:
             permutation=position,
         )
 
-    def _sorted_by_time(self) -> Graph:
-        order = sorted_order(self.indptr, self.time)
+    def _in_order(self, order: Tensor) -> Graph:
         beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id", "permutation")}
         beside["edge_id"] = order if self.edge_id is None else self.edge_id
         moved = {name: values if values is None or values is order else values[order] for name, values in beside.items()}

@@ -4,8 +4,11 @@ from headrace.kernels._aggregate import aggregate, aggregate_reference
 from headrace.kernels._attend import attend, attend_pairs, attend_pairs_reference, attend_reference
 from headrace.kernels._dropout import draw_seed, dropout, dropout_reference
 from headrace.kernels._gather import gather, gather_reference
+from headrace.kernels._sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
 
 __all__ = [
+    "ShardTable",
+    "add_sharded",
     "aggregate",
     "aggregate_reference",
     "attend",
@@ -17,4 +20,6 @@ __all__ = [
     "dropout_reference",
     "gather",
     "gather_reference",
+    "gather_sharded",
+    "gather_sharded_reference",
 ]

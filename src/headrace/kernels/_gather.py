@@ -2,7 +2,7 @@
 
 A gather moves every byte once, so it is as fast as memory allows when many rows are on their way at a time: the native
 kernel requests rows ahead and writes large outputs past the caches. A fresh output costs more than the gather (page faults),
-so callers in a loop pass `out=`, usually from a `headrace.store.BufferPool`.
+so callers in a loop pass `out=`, usually from a `headrace.store.BufferPool`. Rows on a GPU are copied by a Triton kernel.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, thread_argument, thread_count
+from headrace._arrays import as_ids_near, thread_argument, thread_count
+from headrace.kernels import _gpu
+from headrace.kernels._sharded import check_ids
 
 
-def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | None = None) -> Tensor:
+def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | None = None, check: bool = True) -> Tensor:
     """Rows `ids` of `x`, written into `out` if it is given.  # [n, ...], [k] -> [k, ...]
 
-    Differentiable in `x` unless `out` is given.
+    Differentiable in `x` unless `out` is given. To look at ids on a GPU the host waits for them; `check=False`, for ids that are
+    known to be good, does not, and an id out of range then leaves its row unwritten. On the CPU ids are always checked.
     """
     if x.dim() == 0:
         raise ValueError("x must have rows: it is a single number")
     if not x.is_contiguous():
         raise ValueError("x must be contiguous: call .contiguous() once, not for every gather")
-    ids = as_ids(ids, "ids")
+    ids = as_ids_near(ids, "ids", x.device)
     if out is None:
-        rows: Tensor = _gather(x, ids, thread_argument(threads))
+        rows: Tensor = _gather(x, ids, thread_argument(threads), check)
         return rows
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError("out= keeps no gradient, and x requires one: use gather without out, or torch.no_grad()")
@@ -33,7 +36,9 @@ def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | 
         raise ValueError(
             f"out must be contiguous, {x.dtype}, of shape {(len(ids), *x.shape[1:])}; it is {out.dtype}, {tuple(out.shape)}"
         )
-    _run(x, ids, out, thread_argument(threads))
+    if out.device != x.device:
+        raise ValueError(f"out is on {out.device}, x is on {x.device}: they must be on one device")
+    _run(x, ids, out, thread_argument(threads), check)
     return out
 
 
@@ -42,10 +47,12 @@ def gather_reference(x: Tensor, ids: Tensor) -> Tensor:
     return x[ids.long()]
 
 
-def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int) -> None:  # 0 threads: all, found out here and not while compiling
-    workers = thread_count(threads or None)
+def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int, check: bool) -> None:
+    workers = thread_count(threads or None)  # 0 threads: all, found out here and not while compiling
+    if x.device.type == "cuda":
+        return _run_on_gpu(x, ids, out, check)
     if x.device.type != "cpu":
-        raise ValueError(f"x is on {x.device}; this kernel runs on CPU tensors")
+        raise ValueError(f"x is on {x.device}; rows are gathered on the CPU or on a CUDA GPU")
     if x.shape[1:].numel() == 0:  # rows of no elements: only their number matters
         x, out = x.new_empty((len(x), 0), dtype=torch.uint8), out.new_empty((len(out), 0), dtype=torch.uint8)
     if x.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64) or x.dtype.is_complex:  # same bytes
@@ -57,32 +64,53 @@ def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int) -> None:  # 0 thread
         raise IndexError(f"ids from {low} to {high} for {len(x)} rows: {error}") from None
 
 
+def _run_on_gpu(x: Tensor, ids: Tensor, out: Tensor, check: bool) -> None:
+    if check or ids.device.type == "cpu":  # ids on the CPU are seen without waiting
+        check_ids(ids, len(x))
+    from headrace.kernels import _triton_gather  # not needed, and perhaps not there, without a GPU
+
+    row_bytes = x.shape[1:].numel() * x.element_size()
+    _triton_gather.gather_rows(x.detach(), ids.to(x.device, non_blocking=True), out, row_bytes)
+
+
 def _bytes(t: Tensor) -> Tensor:
     return t.detach().view(torch.uint8) if t.dim() > 1 else t.detach().unsqueeze(1).view(torch.uint8)
 
 
 @torch.library.custom_op("headrace::gather", mutates_args=())
-def _gather(x: Tensor, ids: Tensor, threads: int) -> Tensor:
+def _gather(x: Tensor, ids: Tensor, threads: int, check: bool = True) -> Tensor:
     out = x.new_empty((len(ids), *x.shape[1:]))
-    _run(x, ids, out, threads)
+    _run(x, ids, out, threads, check)
     return out
 
 
 @_gather.register_fake
-def _(x: Tensor, ids: Tensor, threads: int) -> Tensor:
+def _(x: Tensor, ids: Tensor, threads: int, check: bool = True) -> Tensor:
     return x.new_empty((ids.shape[0], *x.shape[1:]))
 
 
-def _remember(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
-    x, ids, _ = inputs
+def _remember(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor, int, bool], output: Tensor) -> None:
+    x, ids, _, _ = inputs
     ctx.save_for_backward(ids)
     ctx.rows = x.shape[0]  # type: ignore[attr-defined]
 
 
-def _backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:
+def _backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None, None]:
     (ids,) = ctx.saved_tensors  # type: ignore[attr-defined]
-    into = grad.new_zeros((ctx.rows, *grad.shape[1:]))  # type: ignore[attr-defined]
-    return into.index_add(0, ids, grad), None, None
+    rows: int = ctx.rows  # type: ignore[attr-defined]
+    if grad.device.type == "cpu" or grad.is_complex():
+        into = grad.new_zeros((rows, *grad.shape[1:])).index_add(0, ids.to(grad.device), grad)
+    else:
+        into = _gradient_on_gpu(ids.to(grad.device), grad, rows)
+    return into, None, None, None
+
+
+def _gradient_on_gpu(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
+    """Rows of one id added up in order, so that the bits are always the same: adding them in place would not be."""
+    entry = torch.arange(len(ids) + 1, device=ids.device)
+    begins, sources, _ = _gpu.transposed(entry, ids, rows)
+    flat = grad.reshape(len(ids), grad.shape[1:].numel())
+    return _gpu.sum_rows(flat, begins, sources, None).reshape(rows, *grad.shape[1:])
 
 
 _gather.register_autograd(_backward, setup_context=_remember)

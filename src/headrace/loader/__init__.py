@@ -1,6 +1,23 @@
 """Loaders: batches for training, with PyG's keywords."""
 
 from headrace.loader.batch import Batch, MovedBatch, WholeBatch
+from headrace.loader.hetero import HeteroBatch, HeteroNeighborLoader
+from headrace.loader.hetero_link import HeteroLinkBatch, HeteroLinkNeighborLoader
+from headrace.loader.link import LinkNeighborLoader
+from headrace.loader.link_batch import LinkBatch, Links, MovedLinkBatch
 from headrace.loader.neighbor import NeighborLoader
 
-__all__ = ["Batch", "MovedBatch", "NeighborLoader", "WholeBatch"]
+__all__ = [
+    "Batch",
+    "HeteroBatch",
+    "HeteroLinkBatch",
+    "HeteroLinkNeighborLoader",
+    "HeteroNeighborLoader",
+    "LinkBatch",
+    "LinkNeighborLoader",
+    "Links",
+    "MovedBatch",
+    "MovedLinkBatch",
+    "NeighborLoader",
+    "WholeBatch",
+]

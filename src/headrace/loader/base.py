@@ -66,7 +66,7 @@ class Loader:
         self._first = 0  # batch that the next epoch begins with
         self._times: list[StageTimes] = []
 
-    def make_pool(self, nbytes: int) -> None:
+    def _make_pool(self, nbytes: int) -> None:
         """Keep the buffers of dead batches, up to a fifth of the data's `nbytes`."""
         self.pool = BufferPool(limit=max(nbytes // 5, 64 << 20))
 

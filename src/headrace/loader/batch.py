@@ -32,6 +32,7 @@ class Batch:
     labels: Store | None = None
     index: int = 0  # of the batch in its epoch
     graph: Graph | None = None  # that was sampled
+    seed_time: Tensor | None = None  # [batch_size], where sampling was by time
 
     @property
     def n_id(self) -> Tensor:
@@ -42,6 +43,11 @@ class Batch:
     def e_id(self) -> Tensor | None:
         """Ids of all sampled edges, if the loader was asked for them."""
         return self.sample.edge_id
+
+    @property
+    def tree(self) -> Tensor | None:
+        """Which seed's tree each sampled node is in, where trees are disjoint. (PyG's `batch`.)  # [nodes]"""
+        return self.sample.tree
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -93,9 +99,10 @@ class Batch:
             "batch_size": self.batch_size,
             "num_sampled_nodes": list(self.sample.num_sampled_nodes),
             "num_sampled_edges": list(self.sample.num_sampled_edges),
+            "e_id": None if self.e_id is None else self.e_id.long(),
+            "batch": None if self.tree is None else self.tree.long(),
+            "seed_time": self.seed_time,
         }
-        if self.e_id is not None:
-            fields["e_id"] = self.e_id.long()
         data = Data(**{name: value for name, value in fields.items() if value is not None})
         data.num_nodes = self.n_id.numel()
         return data
@@ -127,6 +134,16 @@ class MovedBatch:
     @cached_property
     def n_id(self) -> Tensor:
         return self.batch.n_id.to(self.device)
+
+    @cached_property
+    def tree(self) -> Tensor | None:
+        tree: Tensor | None = getattr(self.batch, "tree", None)
+        return None if tree is None else tree.to(self.device)
+
+    @cached_property
+    def seed_time(self) -> Tensor | None:
+        time: Tensor | None = getattr(self.batch, "seed_time", None)
+        return None if time is None else time.to(self.device)
 
     @cached_property
     def degree(self) -> Tensor:

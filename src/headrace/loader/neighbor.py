@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from headrace.graph import Dataset, Graph
+from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
+from headrace.loader.attributes import Attributes, Temporal
 from headrace.loader.base import SHARED, Loader, refuse
 from headrace.loader.batch import Batch
 from headrace.loader.seeds import Seeds, input_nodes_of
@@ -16,16 +17,11 @@ from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 # Keywords of PyG's loader of which only one value is possible here. Any other is refused by name rather than silently ignored.
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "input_time": (None,),
     "subgraph_type": ("directional",),
-    "disjoint": (False,),
-    "temporal_strategy": ("uniform",),
-    "time_attr": (None,),
-    "weight_attr": (None,),
     "neighbor_sampler": (None,),
     "directed": (True,),
     **SHARED,
@@ -36,7 +32,10 @@ class NeighborLoader(Loader):
     """Samples neighbourhoods of batches of input nodes, ahead of the consumer, in threads.
 
     Given a headrace `Dataset` (or `Graph`) it yields `Batch`; given a PyG `Data`, a PyG `Data` equal to what PyG's own loader
-    gives. Keywords are PyG's; beside them:
+    gives. Keywords are PyG's. `NeighborSampler` explains how neighbours are drawn; a PyG `Data` names the attributes to draw by
+    (`weight_attr` of edges, `time_attr` of edges or nodes), where a headrace graph has its own (`weighted=True` draws by
+    `graph.weight`, `temporal=` by `graph.time`). `input_time` is one time per input node; without it nodes have their own.
+    `inclusive=True` compares times as PyG does, <=. Beside them:
 
     seed: with the epoch and the index of the batch it decides the batch. Threads and `staleness` change nothing.
     threads: that sample (default: all processors; PyG's `num_workers` is taken for it).
@@ -53,15 +52,35 @@ class NeighborLoader(Loader):
     >>> loader = hr.loader.NeighborLoader(data, [10, 5], input_nodes="train", batch_size=32, shuffle=True, seed=1)
     >>> len(loader), next(iter(loader)).batch_size
     (4, 32)
+
+    A heterogeneous graph (`HeteroGraph`, or a PyG `HeteroData`) makes a `HeteroNeighborLoader`, which is one of these.
     """
+
+    def __new__(cls, data: Any = None, *_: Any, **__: Any) -> NeighborLoader:
+        if cls is NeighborLoader and is_hetero(data):
+            from headrace.loader.hetero import HeteroNeighborLoader
+
+            return object.__new__(HeteroNeighborLoader)
+        return object.__new__(cls)
 
     def __init__(
         self,
-        data: Dataset | Graph | Data,
-        num_neighbors: Sequence[int],
+        data: Dataset | Graph | HeteroGraph | Data | HeteroData,
+        num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]],
         input_nodes: Any = None,
         *,
+        input_time: Any = None,
         replace: bool = False,
+        weighted: bool = False,
+        weight_attr: str | None = None,
+        labor: bool = False,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        disjoint: bool = False,
+        temporal: Temporal | None = None,
+        time_attr: str | None = None,
+        temporal_strategy: Any = "uniform",
+        inclusive: bool = False,
         transform: Callable[[Any], Any] | None = None,
         transform_sampler_output: Callable[[Any], Any] | None = None,
         batch_size: int = 1,
@@ -79,7 +98,7 @@ class NeighborLoader(Loader):
         **others: Any,
     ) -> None:
         refuse(others, loader=type(self).__name__, only=_ONLY)
-        if isinstance(num_neighbors, dict):
+        if isinstance(num_neighbors, Mapping):
             raise ValueError("num_neighbors is a dictionary of edge types, but this graph has only one kind of edge")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -96,17 +115,34 @@ class NeighborLoader(Loader):
         )
         self.data, self.edge_ids = data, edge_ids
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
+        attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, input_time)
         if self._dataset is None:
-            self._graph = _pyg_graph(data, threads=self.threads)
+            _check_pyg(data)
+            self._graph = attributes.graph_of_pyg(data, threads=self.threads)
             self.finish_ahead = True  # a PyG batch has its rows
         else:
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
-            self._graph = self._dataset.graph
-        self.make_pool(_bytes(data))
+            self._graph = attributes.graph_of(self._dataset)
+        self._make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
-        self.sampler = NeighborSampler(self._graph, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool)
+        self.sampler = NeighborSampler(
+            self._graph,
+            num_neighbors,
+            replace=replace,
+            weighted=attributes.by_weight,
+            labor=labor,
+            layer_dependency=layer_dependency,
+            batch_dependency=batch_dependency,
+            disjoint=disjoint,
+            temporal=attributes.strategy,
+            inclusive=inclusive,
+            seed=seed,
+            threads=self.threads,
+            pool=self.pool,
+        )
+        self._seed_times = self.sampler.seed_times(attributes.seed_times(data, nodes), len(nodes))
         self._rows, self._labels = (self._store(name) for name in ("x", "y"))
 
     def _store(self, name: str) -> ArrayStore | None:
@@ -117,9 +153,9 @@ class NeighborLoader(Loader):
         index, positions = job
         seeds = self.seeds.nodes[positions]
         ids = self.edge_ids or self._dataset is None
-        sample = self.sampler.sample(seeds, epoch, index, edge_ids=ids, threads=threads)
-        batch = Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph)
-        return batch
+        time = None if self._seed_times is None else self._seed_times[positions]
+        sample = self.sampler.sample(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
+        return Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
 
     def _finish(self, batch: Batch) -> Any:
         result: Any = batch
@@ -138,7 +174,7 @@ class NeighborLoader(Loader):
 
     def _metadata(self, batch: Any) -> tuple[Any, ...]:
         """What PyG's samplers return beside a sample."""
-        return batch.input_id, None
+        return batch.input_id, batch.seed_time
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         """The fields that PyG's loader makes of it."""
@@ -156,13 +192,21 @@ def _bytes(data: Any) -> int:
     return sum(value.nbytes for _, value in data if isinstance(value, Tensor))
 
 
-def _pyg_graph(data: Any, *, threads: int) -> Graph:
+def is_hetero(data: Any) -> bool:
+    """Whether data has types of nodes and edges: a `HeteroGraph`, or a PyG `HeteroData`."""
+    if isinstance(data, (Dataset, Graph, HeteroGraph)):
+        return isinstance(data, HeteroGraph)
+    try:
+        from torch_geometric.data import HeteroData
+    except ImportError:
+        return False
+    return isinstance(data, HeteroData)
+
+
+def _check_pyg(data: Any) -> None:
     try:
         from torch_geometric.data import Data
     except ImportError:
         raise TypeError(f"data must be a headrace Dataset or Graph, or (with torch-geometric) a Data, not {type(data)}") from None
     if not isinstance(data, Data):
         raise TypeError(f"data must be a headrace Dataset or Graph, or a PyG Data, not {type(data).__name__}")
-    from headrace.sample.pyg import graph_of
-
-    return graph_of(data, threads=threads)

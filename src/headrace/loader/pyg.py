@@ -1,4 +1,4 @@
-"""PyG in, PyG out: batches of a PyG `Data`, field by field what PyG's own loader gives. Needs torch-geometric."""
+"""PyG in, PyG out: batches of a PyG `Data` or `HeteroData`, field by field what PyG's own loader gives. Needs torch-geometric."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from headrace.kernels import gather
 from headrace.store import BufferPool
@@ -19,26 +19,10 @@ from headrace.store import BufferPool
 def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int) -> Data:
     """`data` cut down to the sampled nodes and edges, with the fields all of PyG's loaders add."""
     batch = copy.copy(data)
-    store, target = data._store, batch._store
-
-    def rows(key: str, value: Any, index: Tensor) -> Any:
-        dim = data.__cat_dim__(key, value, store)
-        if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_contiguous() and dim == 0 and value.dim():
-            with torch.no_grad():
-                return gather(value, index, out=pool.empty((len(index), *value.shape[1:]), value.dtype), threads=threads)
-        return index_select(value, index, dim=dim)
-
-    for key, value in store.items():
-        if key == "num_nodes":
-            target.num_nodes = out.node.numel()
-        elif key == "edge_index":
-            target.edge_index = _edge_index(out)
-        elif key == "adj_t":
-            target.adj_t = _sparse(value, out)
-        elif store.is_node_attr(key):
-            target[key] = rows(key, value, out.node)
-        elif store.is_edge_attr(key):
-            target[key] = None if out.edge is None else rows(key, value, out.edge)
+    cut = _Cut(data, pool, threads)
+    nodes = out.node.numel()
+    cut.nodes(data._store, batch._store, out.node)
+    cut.edges(data._store, batch._store, out.row, out.col, out.edge, sizes=(nodes, nodes))
     if "n_id" not in batch:
         batch.n_id = out.node
     if out.edge is not None and "e_id" not in batch:
@@ -49,9 +33,61 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int) 
     return batch
 
 
-def _edge_index(out: SamplerOutput) -> Tensor:
+def filtered_hetero(data: HeteroData, out: HeteroSamplerOutput, *, pool: BufferPool, threads: int) -> HeteroData:
+    """The same for node and edge types."""
+    batch = copy.copy(data)
+    cut = _Cut(data, pool, threads)
+    edges = out.edge or {}
+    for kind in data.node_types:
+        cut.nodes(data[kind], batch[kind], out.node[kind])
+    for kind in data.edge_types:
+        sizes = out.node[kind[0]].numel(), out.node[kind[2]].numel()
+        cut.edges(data[kind], batch[kind], out.row[kind], out.col[kind], edges.get(kind), sizes=sizes)
+    for kind, ids in out.node.items():
+        if "n_id" not in batch[kind]:
+            batch[kind].n_id = ids
+    for kind, ids in edges.items():
+        if "e_id" not in batch[kind]:
+            batch[kind].e_id = ids
+    batch.set_value_dict("batch", out.batch)
+    batch.set_value_dict("num_sampled_nodes", out.num_sampled_nodes)
+    batch.set_value_dict("num_sampled_edges", out.num_sampled_edges)
+    return batch
+
+
+class _Cut:
+    """Cuts the attributes of a PyG object down to sampled nodes and edges."""
+
+    def __init__(self, data: Data | HeteroData, pool: BufferPool, threads: int) -> None:
+        self.data, self.pool, self.threads = data, pool, threads
+
+    def nodes(self, store: Any, target: Any, index: Tensor) -> None:
+        for key, value in store.items():
+            if key == "num_nodes":
+                target.num_nodes = index.numel()
+            elif store.is_node_attr(key):
+                target[key] = self._rows(store, key, value, index)
+
+    def edges(self, store: Any, target: Any, row: Tensor, col: Tensor, index: Tensor | None, *, sizes: tuple[int, int]) -> None:
+        for key, value in store.items():
+            if key == "edge_index":
+                target.edge_index = _edge_index(row, col)
+            elif key == "adj_t":
+                target.adj_t = _sparse(value, row, col, index, sizes)
+            elif store.is_edge_attr(key):
+                target[key] = None if index is None else self._rows(store, key, value, index)
+
+    def _rows(self, store: Any, key: str, value: Any, index: Tensor) -> Any:
+        dim = self.data.__cat_dim__(key, value, store)
+        if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_contiguous() and dim == 0 and value.dim():
+            out = self.pool.empty((len(index), *value.shape[1:]), value.dtype)
+            with torch.no_grad():
+                return gather(value, index, out=out, threads=self.threads)
+        return index_select(value, index, dim=dim)
+
+
+def _edge_index(row: Tensor, col: Tensor) -> Tensor:
     """Rows and columns stand in one buffer already, unless a transform has replaced them."""
-    row, col = out.row, out.col
     gap = (col.data_ptr() - row.data_ptr()) // 8
     if (
         row.dtype == col.dtype == torch.int64
@@ -63,14 +99,14 @@ def _edge_index(out: SamplerOutput) -> Tensor:
     return torch.stack([row, col])
 
 
-def _sparse(adjacency: Any, out: SamplerOutput) -> Any:
-    nodes = out.node.numel()
+def _sparse(adjacency: Any, row: Tensor, col: Tensor, edge: Tensor | None, sizes: tuple[int, int]) -> Any:
+    sources, targets = sizes
     if isinstance(adjacency, Tensor):  # a torch.sparse tensor
-        values = adjacency.values()[out.edge]
-        indptr = torch.from_numpy(np.searchsorted(out.col.numpy(), np.arange(nodes + 1)))
-        return torch.sparse_csr_tensor(indptr, out.row, values, (nodes, nodes), check_invariants=False)
+        values = adjacency.values()[edge]
+        indptr = torch.from_numpy(np.searchsorted(col.numpy(), np.arange(targets + 1)))
+        return torch.sparse_csr_tensor(indptr, row, values, (targets, sources), check_invariants=False)
     from torch_sparse import SparseTensor
 
     weights = adjacency.storage.value()
-    weights = None if weights is None else weights[out.edge]
-    return SparseTensor(row=out.col, col=out.row, value=weights, sparse_sizes=(nodes, nodes), is_sorted=False, trust_data=True)
+    weights = None if weights is None else weights[edge]
+    return SparseTensor(row=col, col=row, value=weights, sparse_sizes=(targets, sources), is_sorted=False, trust_data=True)

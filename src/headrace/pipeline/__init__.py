@@ -1,6 +1,7 @@
 """The flow: stages, bounded run-ahead, times and traces."""
 
 from headrace.pipeline.pipeline import Pipeline, Stage, StageTimes
+from headrace.pipeline.stream import Fenced, OnStream
 from headrace.pipeline.trace import Span, Trace
 
-__all__ = ["Pipeline", "Span", "Stage", "StageTimes", "Trace"]
+__all__ = ["Fenced", "OnStream", "Pipeline", "Span", "Stage", "StageTimes", "Trace"]

@@ -1,6 +1,17 @@
 """Samplers, and what they return."""
 
+from headrace.sample.hetero import HeteroSample, HeteroSampler
+from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Block, Sample
 
-__all__ = ["Block", "NeighborSampler", "Sample"]
+__all__ = [
+    "Block",
+    "HeteroSample",
+    "HeteroSampler",
+    "NegativeSampler",
+    "NegativeSampling",
+    "Negatives",
+    "NeighborSampler",
+    "Sample",
+]

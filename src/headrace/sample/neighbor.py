@@ -157,7 +157,7 @@ class NeighborSampler:
             batch=batch,
             positions=edge_ids,
             threads=workers,
-            time=self._seed_times(time, len(ids)),
+            time=self.seed_times(time, len(ids)),
         )
         edge_id = None if positions is None else torch.from_numpy(positions)
         if edge_id is not None and self.drawn.edge_id is not None:
@@ -173,7 +173,8 @@ class NeighborSampler:
             None if tree is None else torch.from_numpy(tree),
         )
 
-    def _seed_times(self, time: Any | None, seeds: int) -> Tensor | None:
+    def seed_times(self, time: Any | None, seeds: int) -> Tensor | None:  # -> [seeds]
+        """`time` in the type of the graph's times, after a check that every seed has one exactly if it needs one."""
         if (time is None) != (self.temporal is None):
             missing = "temporal sampling needs the time of every seed: give time="
             raise ValueError(missing if time is None else "time is for temporal sampling: set temporal='uniform' or 'last'")

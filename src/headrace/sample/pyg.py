@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplerOutput
+from torch_geometric.data import HeteroData
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
-from headrace.graph import Graph
+from headrace.graph import EdgeType, Graph, HeteroGraph
+from headrace.sample.hetero import HeteroSample, HeteroSampler
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Sample
 from headrace.store import BufferPool
 
 
-def graph_of(data: Any, *, threads: int | None = None) -> Graph:
-    """The graph of a PyG `Data` (its `edge_index` or `adj_t`), keeping the ids of its edges."""
+def graph_of(
+    data: Any,
+    *,
+    weight: Tensor | None = None,
+    edge_time: Tensor | None = None,
+    node_time: Tensor | None = None,
+    threads: int | None = None,
+) -> Graph:
+    """The graph of a PyG `Data` (its `edge_index` or `adj_t`), keeping the ids of its edges.
+
+    `weight` and `edge_time` are given in the order of the edges; by `node_time` an edge has the time of its source.
+    """
     if getattr(data, "edge_index", None) is not None:
         src, dst = data.edge_index
-        return Graph.from_edges(src, dst, data.num_nodes, edge_id=True, threads=threads)
+        time = edge_time if node_time is None else node_time[src]
+        return Graph.from_edges(src, dst, data.num_nodes, weight=weight, time=time, edge_id=True, threads=threads)
     if getattr(data, "adj_t", None) is not None:
         adjacency = data.adj_t
         if hasattr(adjacency, "csr"):  # torch_sparse
             indptr, indices, _ = adjacency.csr()
         else:
             indptr, indices = adjacency.crow_indices(), adjacency.col_indices()
-        graph = Graph(indptr, indices)
+        graph = Graph(indptr, indices, weight=weight, time=edge_time if node_time is None else node_time[indices.long()])
         graph.validate(threads=threads)
         return graph
     raise ValueError("this PyG object has neither edge_index nor adj_t: there is nothing to sample from")
@@ -46,9 +66,28 @@ def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) ->
         row=row,
         col=col,
         edge=None if sample.edge_id is None else wide(sample.edge_id),
-        batch=None,
+        batch=None if sample.tree is None else wide(sample.tree),
         num_sampled_nodes=list(sample.num_sampled_nodes),
         num_sampled_edges=list(sample.num_sampled_edges),
+        metadata=metadata,
+    )
+
+
+def hetero_output(sample: HeteroSample, pool: BufferPool, *, metadata: Any = None) -> HeteroSamplerOutput:
+    """A heterogeneous sample as PyG's samplers return it, all of it int64."""
+    row, col, edge = {}, {}, {}
+    for kind, indices in sample.indices.items():
+        row[kind], col[kind] = sample.edge_index(kind, out=pool.empty((2, indices.numel()), torch.int64))
+        if sample.edge_id is not None:
+            edge[kind] = sample.edge_id[kind].long()
+    return HeteroSamplerOutput(
+        node=dict(sample.nodes),
+        row=row,
+        col=col,
+        edge=edge if sample.edge_id is not None else None,
+        batch=None,
+        num_sampled_nodes={kind: list(counts) for kind, counts in sample.num_sampled_nodes.items()},
+        num_sampled_edges={kind: list(counts) for kind, counts in sample.num_sampled_edges.items()},
         metadata=metadata,
     )
 
@@ -58,38 +97,46 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
 
     PyG does not tell a sampler which batch it is in, so here the draw is a function of (seed, epoch, the seeds themselves): set
     `epoch` before each one to see new neighbours for a batch that does not change. Prefer `headrace.loader.NeighborLoader`,
-    which needs no worker processes and gathers rows too.
+    which needs no worker processes and gathers rows too. `data` may be a `HeteroData`, with fanouts as `HeteroSampler` takes.
     """
 
     def __init__(
         self,
         data: Any,
-        num_neighbors: Sequence[int],
+        num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]],
         *,
         replace: bool = False,
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
-        self.sampler = NeighborSampler(
-            data if isinstance(data, Graph) else graph_of(data, threads=threads),
-            num_neighbors,
-            replace=replace,
-            seed=seed,
-            threads=threads,
-        )
+        options: dict[str, Any] = {"replace": replace, "seed": seed, "threads": threads}
+        self.sampler: Any
+        if isinstance(data, (HeteroData, HeteroGraph)):
+            typed = data if isinstance(data, HeteroGraph) else HeteroGraph.from_pyg(data, threads=threads)
+            self.sampler = HeteroSampler(typed, num_neighbors, **options)
+        elif isinstance(num_neighbors, Mapping):
+            raise ValueError("num_neighbors is a dictionary of edge types, but this graph has only one kind of edge")
+        else:
+            graph = data if isinstance(data, Graph) else graph_of(data, threads=threads)
+            self.sampler = NeighborSampler(graph, num_neighbors, **options)
         self.epoch = 0
 
-    def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> SamplerOutput:
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
         """The neighbourhood of seed nodes."""
         inputs = NodeSamplerInput.cast(inputs)
-        return sampler_output(self._sample(inputs.node), self.sampler.pool, metadata=(inputs.input_id, inputs.time))
+        seeds = inputs.node if inputs.input_type is None else {inputs.input_type: inputs.node}
+        output = self._output(seeds)
+        output.metadata = (inputs.input_id, inputs.time)
+        return output
 
-    def sample_from_edges(self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> SamplerOutput:
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
         """The neighbourhood of the ends of seed edges, with PyG's own negative sampling."""
         inputs = EdgeSamplerInput.cast(inputs)
         return edge_sample(
             inputs,
-            lambda seeds, _time=None: sampler_output(self._sample(seeds), self.sampler.pool),
+            lambda seeds, _time=None: self._output(seeds),
             self.sampler.graph.num_nodes,
             disjoint=False,
             neg_sampling=neg_sampling,
@@ -100,6 +147,18 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
         """None: edges are returned under their own ids."""
         return None
 
-    def _sample(self, seeds: Tensor) -> Sample:
-        seeds = seeds.to(torch.int64).contiguous()
-        return self.sampler.sample(seeds, self.epoch, zlib.crc32(seeds.numpy().data), edge_ids=True)
+    def _output(self, seeds: Any) -> SamplerOutput | HeteroSamplerOutput:
+        sample = self._sample(seeds)
+        pool = self.sampler.pool
+        return hetero_output(sample, pool) if isinstance(sample, HeteroSample) else sampler_output(sample, pool)
+
+    def _sample(self, seeds: Any) -> Sample | HeteroSample:
+        given = seeds if isinstance(seeds, dict) else {"": seeds}
+        given = {kind: ids.to(torch.int64).contiguous() for kind, ids in given.items()}
+        number = 0
+        for ids in given.values():
+            number = zlib.crc32(ids.numpy().data, number)
+        found: Sample | HeteroSample = self.sampler.sample(
+            given if isinstance(seeds, dict) else given[""], self.epoch, number, edge_ids=True
+        )
+        return found

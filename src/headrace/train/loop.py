@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -19,6 +21,7 @@ from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.optimise import learning_rate, make_optimizer
 from headrace.train.options import RunOptions
 from headrace.train.random import random_state, set_random_state
+from headrace.train.reading import Reading
 from headrace.train.run import Run
 from headrace.train.watch import StepEvent, Watcher
 
@@ -29,7 +32,7 @@ class Step:
 
     loss: Tensor
     seeds: int
-    right: float  # predictions that are correct, of `seeds`
+    right: Tensor | float  # predictions that are correct, of `seeds`
     nodes: tuple[int, ...] = ()  # seeds, then what each hop added
     edges: tuple[int, ...] = ()  # that each hop drew
     bytes: int = 0  # of features read
@@ -108,6 +111,7 @@ class Trainer:
         self.best_weights: dict[str, Tensor] | None = None
         self.clock = Clock(trace)
         self.ended: dict[str, Any] | None = None
+        self._unread: Callable[[], None] | None = None  # a step whose numbers are still on their way
         self._resumed_seconds, self._begin, self._saved, self._told = 0.0, perf_counter(), perf_counter(), 0.0
 
     def fit(self, header: dict[str, Any]) -> dict[str, Any]:
@@ -188,52 +192,71 @@ class Trainer:
         self.recipe.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         done = self.recipe.loss(batch, clock)
-        loss = float(done.loss.detach())
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss is {loss} at epoch {state.epoch}, batch {state.batch}: look for huge features, or lower lr ({rate:g})"
-            )
+        numbers = Reading(done.loss, done.right)
+        later = done.loss.is_cuda  # the next step is launched before this one's numbers are waited for
+        if not later:
+            self._check_loss(numbers.take()[0], state.epoch, state.batch)
         with clock("backward", state.batch):
             done.loss.backward()  # type: ignore[no-untyped-call]
         with clock("step", state.batch):
             if options.clip:
                 torch.nn.utils.clip_grad_norm_(self.recipe.model.parameters(), options.clip)
             self.optimizer.step()
-        self._count(done, loss)
         state.batch += 1
         state.step += 1
-        event = StepEvent(
-            epoch=state.epoch,
-            batch=state.batch,
-            step=state.step,
-            seconds=self._resumed_seconds + perf_counter() - self._begin,
-            loss=loss,
-            accuracy=done.right / max(done.seeds, 1),
-            seeds=done.seeds,
-            nodes=sum(done.nodes),
-            edges=sum(done.edges),
-            bytes=done.bytes,
-        )
-        if self.run is not None and state.step % options.log_every == 0:
-            line = asdict(event)
-            line.pop("bytes")
-            self.run.log("step", **line)
-        self.watcher.step(event, clock.seconds)
-        if perf_counter() - self._told >= _TELL_SECONDS:
-            self._told = perf_counter()
-            self.watcher.stages([asdict(times) for times in self.recipe.stages()])
+        self._settle()
+        self._unread = partial(self._count, done, numbers, state.epoch, state.batch, state.step)
+        if not later:
+            self._settle()
 
-    def _count(self, done: Step, loss: float) -> None:
+    def _settle(self) -> None:
+        """Count the last step, if it has not been."""
+        if self._unread is not None:
+            count, self._unread = self._unread, None
+            count()
+
+    def _check_loss(self, loss: float, epoch: int, batch: int) -> None:
+        if not math.isfinite(loss):
+            rate = self.optimizer.param_groups[0]["lr"]
+            raise FloatingPointError(
+                f"the loss is {loss} at epoch {epoch}, batch {batch}: look for huge features, or lower lr ({rate:g})"
+            )
+
+    def _count(self, done: Step, numbers: Reading, epoch: int, batch: int, step: int) -> None:
+        with self.clock("read", batch - 1) if numbers.on_their_way else nullcontext():
+            loss, right = numbers.take()
+        self._check_loss(loss, epoch, batch - 1)
         sums = self.state.sums
         sums["loss"] += loss * done.seeds
-        sums["right"] += done.right
+        sums["right"] += right
         sums["seeds"] += done.seeds
         sums["bytes"] += done.bytes
         for name, sizes in (("nodes", done.nodes), ("edges", done.edges)):
             before = sums[name] or [0] * len(sizes)
             sums[name] = [a + b for a, b in zip(before, sizes, strict=True)]
+        event = StepEvent(
+            epoch=epoch,
+            batch=batch,
+            step=step,
+            seconds=self._resumed_seconds + perf_counter() - self._begin,
+            loss=loss,
+            accuracy=right / max(done.seeds, 1),
+            seeds=done.seeds,
+            nodes=sum(done.nodes),
+            edges=sum(done.edges),
+            bytes=done.bytes,
+        )
+        if self.run is not None and step % self.options.log_every == 0:
+            line = asdict(event)
+            line.pop("bytes")
+            self.run.log("step", **line)
+        self.watcher.step(event, self.clock.seconds)
+        if perf_counter() - self._told >= _TELL_SECONDS:
+            self._told = perf_counter()
+            self.watcher.stages([asdict(times) for times in self.recipe.stages()])
 
     def _end_epoch(self, begin: float, interrupt: Interrupt) -> None:
+        self._settle()
         state, options, sums = self.state, self.options, self.state.sums
         self._check_weights()
         batches = max(state.batch, 1)
@@ -312,6 +335,7 @@ class Trainer:
         """Write a checkpoint of everything the rest of the run depends on."""
         if self.run is None:
             return
+        self._settle()
         self._check_weights()
         self.run.save_checkpoint(
             {

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.graph.ingest.memory import format_size
+from headrace._sizes import format_size
 from headrace.graph.ingest.problems import IngestError
 
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,133 @@
+"""`LinkBatch`: a batch of edges to learn from, with the neighbourhood of their ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headrace.loader.batch import Batch, MovedBatch
+from headrace.sample import Negatives, NegativeSampling
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The edges of a batch as positions among its seeds. Fields are PyG's: of two kinds, of which one is set.
+
+    Positives alone or binary negatives: `edge_label_index` and `edge_label`, positives first. Triplets: `src_index`,
+    `dst_pos_index` and `dst_neg_index`, one row of negatives per positive where there are several.
+    """
+
+    edge_label_index: Tensor | None = None  # [2, positives + negatives]
+    edge_label: Tensor | None = None  # [positives + negatives]
+    src_index: Tensor | None = None  # [positives]
+    dst_pos_index: Tensor | None = None  # [positives]
+    dst_neg_index: Tensor | None = None  # [positives], or [positives, amount]
+    left: int = 0  # negatives that are edges after all rounds of drawing them again
+
+    def to(self, device: torch.device) -> Links:
+        """The same on a device."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+class LinkFields:
+    """The fields of `links` as the batch's own."""
+
+    links: Links
+
+    @property
+    def edge_label_index(self) -> Tensor | None:
+        return self.links.edge_label_index
+
+    @property
+    def edge_label(self) -> Tensor | None:
+        return self.links.edge_label
+
+    @property
+    def src_index(self) -> Tensor | None:
+        return self.links.src_index
+
+    @property
+    def dst_pos_index(self) -> Tensor | None:
+        return self.links.dst_pos_index
+
+    @property
+    def dst_neg_index(self) -> Tensor | None:
+        return self.links.dst_neg_index
+
+
+@dataclass(eq=False, repr=False)
+class LinkBatch(Batch, LinkFields):
+    """A `Batch` whose seeds are the ends of edges, each node once and in order of id; `batch_size` counts these nodes.
+
+    `input_id` is the position of each positive among the loader's edges.
+    """
+
+    links: Links = field(default_factory=Links)
+
+    @property
+    def seeds(self) -> Tensor:
+        """The nodes that the links are between."""
+        return self.n_id[: self.batch_size]
+
+    def to_pyg(self) -> Data:
+        """The same as a PyG `Data`, with the fields of PyG's link loader."""
+        data = super().to_pyg()
+        del data.batch_size
+        for name in ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index"):
+            if getattr(self, name) is not None:
+                data[name] = getattr(self, name)
+        return data
+
+    def to(self, device: str | torch.device) -> LinkBatch | MovedLinkBatch:
+        """The batch on a device: blocks, rows, labels and links."""
+        return self if torch.device(device).type == "cpu" else MovedLinkBatch(self, torch.device(device))
+
+    def __repr__(self) -> str:
+        return f"LinkBatch({self.index}, edges={len(self.input_id)}, {self.sample})"
+
+
+class MovedLinkBatch(MovedBatch, LinkFields):
+    """A link batch on another device."""
+
+    def __init__(self, batch: LinkBatch, device: torch.device) -> None:
+        super().__init__(batch, device)
+        self.links = batch.links.to(device)
+
+
+def links_of(
+    src: Tensor,
+    dst: Tensor,
+    label: Tensor | None,
+    *,
+    negatives: Negatives | None = None,
+    sampling: NegativeSampling | None = None,
+    one_type: bool = True,
+) -> tuple[Tensor, Tensor | None, Links]:
+    """The ends of positives and of what was drawn for them, each node once, and the links as positions among these.
+
+    Where sources and targets are of one type, all ends come first and there is no second; else sources, then targets.
+    """
+    positives, binary = len(src), sampling is not None and sampling.mode == "binary"
+    if negatives is not None:
+        src, dst = torch.cat([src, negatives.src]) if binary else src, torch.cat([dst, negatives.dst])
+    if one_type:
+        sources, place = torch.cat([src, dst]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        targets, from_, to = None, place[: len(src)], place[len(src) :]
+    else:
+        sources, from_ = src.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        targets, to = dst.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    left = 0 if negatives is None else negatives.left
+    if sampling is not None and not binary:
+        chosen = to[positives:].view(positives, int(sampling.amount)).squeeze(-1)
+        return sources, targets, Links(src_index=from_, dst_pos_index=to[:positives], dst_neg_index=chosen, left=left)
+    if binary:
+        label = torch.ones(positives) if label is None else label
+        label = torch.cat([label, label.new_zeros((len(src) - positives, *label.shape[1:]))])
+    return sources, targets, Links(torch.stack([from_, to]), label, left=left)

@@ -1,0 +1,268 @@
+"""`Tiered`: hot rows on the device, warm rows in host memory, the rest on disk."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace._arrays import as_ids_near
+from headrace.kernels._sharded import check_ids
+from headrace.store.array import ArrayStore
+from headrace.store.disk import FileRows
+from headrace.store.gpu import GpuMemory
+from headrace.store.memory import MainMemory
+from headrace.store.moves import changes_of, in_order, sum_repeated
+from headrace.store.pinned import Staging
+from headrace.store.pool import BufferPool
+from headrace.store.tiers import Budget, TieredUse, TierUse, row_stride, share_rows
+
+_PIECE = 64 << 20  # bytes of rows moved at a time when tiers are filled
+_READERS = 16  # threads that wait for a disk
+
+Rows = Tensor | NDArray[Any] | FileRows
+File = str | os.PathLike[str] | NDArray[Any] | FileRows
+
+
+class Tiered:
+    """Rows in up to three tiers behind one `gather`: GPU memory, pinned host memory that the GPU reads itself, and disk.
+
+    rows: a tensor, a numpy array, a memory map or `FileRows`. The tiers hold copies of their shares and the rest is not read.
+    device: where gathered rows are wanted (default: the GPU, if torch sees one). On the CPU the first two tiers are both memory.
+    device_cache, host: what the first two tiers may hold, in bytes ("4GiB", 200_000_000) or as a share of the rows (0.2); "rest" is
+        all that is left.
+    order: node ids, hottest first (`hot_order`); ids it leaves out come last, in order. By default nodes are taken for numbered so.
+    disk: a file of all rows, for those no tier holds: the path of an `.npy` file, a memory map or `FileRows`. Not needed
+        where `rows` is such a file itself.
+    threads: of gathers on the CPU (default: all) and of reads from disk (default: 16).
+    pool: buffers for rows gathered on the CPU.
+    align: on a GPU, rows begin at multiples of this many bytes (default: 32, a sector of the bus; less for shorter rows).
+
+    >>> import torch
+    >>> from headrace.store import Tiered
+    >>> store = Tiered(torch.arange(8.0).view(4, 2), device="cpu", device_cache=0.5, order=torch.tensor([3, 1]))
+    >>> store.gather(torch.tensor([3, 0, 1])).tolist()
+    [[6.0, 7.0], [0.0, 1.0], [2.0, 3.0]]
+    >>> round(store.use().hit_rate, 2)
+    0.67
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        device: str | torch.device | None = None,
+        device_cache: Budget = "4GiB",
+        order: Tensor | None = None,
+        host: Budget = "rest",
+        disk: File | None = None,
+        threads: int | None = None,
+        pool: BufferPool | None = None,
+        align: int | None = None,
+    ) -> None:
+        source = _source(rows, threads)
+        self.device = _device(device)
+        self.shape, self.dtype = source.shape, source.dtype
+        if len(self.shape) == 0:
+            raise ValueError("rows must have rows: it is a single number")
+        self.row_bytes = self.shape[1:].numel() * self.dtype.itemsize
+        on_gpu = self.device.type == "cuda"
+        self.stride = row_stride(self.row_bytes, self.dtype.itemsize, align) if on_gpu else max(self.row_bytes, 1)
+        hot, rest = share_rows(len(self), self.stride, device_cache, host)
+        self.pool, self._held = pool, hot + rest
+        self.disk = None if self._held == len(self) else _disk(disk, source, self._held, threads)
+        self._memory: MainMemory | GpuMemory
+        if on_gpu:
+            self._memory = GpuMemory(hot, rest, len(self), self.shape[1:], self.dtype, stride=self.stride, device=self.device)
+        else:
+            self._memory = MainMemory(hot, rest, len(self), self.shape[1:], self.dtype, threads=threads)
+        self._staging = Staging(1 << 20) if on_gpu and self.disk is not None else None
+        self._changed: Tensor | None = None  # [nodes], bool: rows in memory that the file does not have
+        self._lock = threading.Lock()
+        self._disk_hits, self._disk_seconds = 0, 0.0
+        self._fill(source, None if order is None else in_order(order, len(self)))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
+        """Rows by id, on the store's device. Ids may be there or on the CPU.  # [n] -> [n, d]
+
+        To look at ids on a GPU the host waits for them; `check=False`, for ids that are known to be good, does not.
+        """
+        ids = as_ids_near(ids, "ids", self.device)
+        if check or ids.device.type == "cpu":
+            check_ids(ids, len(self))
+        out = self._output(len(ids), out)
+        away = self._memory.gather(ids, out) if self._held else (ids.cpu(), torch.arange(len(ids)))
+        if away is not None and len(away[0]):
+            begin = time.perf_counter()
+            self._read_disk(*away, out)
+            with self._lock:
+                self._disk_hits += len(away[0])
+                self._disk_seconds += time.perf_counter() - begin
+        return out
+
+    def add_(self, ids: Tensor, delta: Tensor) -> None:
+        """Add `delta[i]` to row `ids[i]` where it lies; rows of repeated ids are summed first, in order.  # [n], [n, d]"""
+        ids = as_ids_near(ids, "ids", self.device)
+        if delta.shape != (len(ids), *self.shape[1:]) or delta.dtype != self.dtype:
+            raise ValueError(
+                f"delta must be {self.dtype}, of shape {(len(ids), *self.shape[1:])}; it is {delta.dtype}, {tuple(delta.shape)}"
+            )
+        check_ids(ids, len(self))
+        ids, delta = sum_repeated(ids.to(delta.device), delta.detach())
+        if self.disk is not None:
+            here = ids.cpu().long()
+            on_disk = self._slots()[here] < 0
+            if bool(on_disk.any()):
+                self.disk.add_(here[on_disk], delta[on_disk.to(delta.device)].cpu())
+            if self._changed is None:
+                self._changed = torch.zeros(len(self), dtype=torch.bool)
+            self._changed[here[~on_disk]] = True
+        if self._held:
+            self._memory.add_(ids, delta)
+
+    def refill(self, order: Tensor) -> int:
+        """Make the first nodes of `order` the hot ones; returns how many rows changed place. No gather may run meanwhile.
+
+        Rows that move are held in memory once more while they do. A row that `add_` changed and that leaves for the disk is written
+        there first; where the file is read-only that is an error, and nothing moves.
+        """
+        slots = self._slots()
+        change = changes_of(slots, in_order(order, len(self)), self._memory.hot, self._held)
+        if len(change.entering) == 0:
+            return 0
+        self._memory.settle()
+        lost = change.to_disk[:0] if self._changed is None else change.to_disk[self._changed[change.to_disk]]
+        if self._changed is not None and self.disk is not None and len(lost):
+            self.disk.write(lost, self._memory.read(slots[lost]))
+            self._changed[lost] = False
+        rows = torch.empty((len(change.entering), *self.shape[1:]), dtype=self.dtype)
+        old = slots[change.entering]
+        held = (old >= 0).nonzero().flatten()
+        rows[held] = self._memory.read(old[held])
+        if self.disk is not None:
+            absent = (old < 0).nonzero().flatten()
+            self.disk.read(change.entering[absent], rows, positions=absent)
+        self._memory.write(change.slots[change.entering], rows)
+        self._place(change.slots)
+        self._memory.settle()
+        return len(change.entering)
+
+    def use(self) -> TieredUse:
+        """What each tier holds and gave. On a GPU it waits for the counts."""
+        hot, held, on_gpu = self._memory.hot, self._held, self.device.type == "cuda"
+        counts = [*self._memory.hits(), self._disk_hits]
+        places = (str(self.device), "pinned memory" if on_gpu else "memory", "" if self.disk is None else str(self.disk.path))
+        sizes = (hot, held - hot, len(self) - held)
+        widths = (self.stride, self.stride, self.row_bytes)
+        seconds = (None, None, self._disk_seconds)
+        tiers = zip(("device", "host", "disk"), places, sizes, widths, counts, seconds, strict=True)
+        return TieredUse(tuple(TierUse(name, at, n, n * w, hits, hits * self.row_bytes, s) for name, at, n, w, hits, s in tiers))
+
+    def describe(self) -> str:
+        """The tiers as a table."""
+        return f"{len(self):,} rows of {tuple(self.shape[1:])} {self.dtype}\n{self.use()}"
+
+    def __repr__(self) -> str:
+        hot, held = self._memory.hot, self._held
+        where = f"{hot} on {self.device}, {held - hot} in host memory, {len(self) - held} on disk"
+        return f"Tiered({tuple(self.shape)}, {self.dtype}: {where})"
+
+    def _fill(self, source: ArrayStore | FileRows, order: Tensor | None) -> None:
+        step = max(1, _PIECE // max(self.row_bytes, 1))
+        for begin in range(0, self._held, step):
+            end = min(begin + step, self._held)
+            self._memory.fill(begin, torch.arange(begin, end) if order is None else order[begin:end], source)
+        if order is None:
+            self._memory.place(None)
+        else:
+            slots = torch.full((len(self),), -1)
+            slots[order[: self._held]] = torch.arange(self._held)
+            self._place(slots)
+        self._memory.settle()
+
+    def _place(self, slots: Tensor) -> None:
+        self._memory.place(slots.to(torch.int32 if self._held <= torch.iinfo(torch.int32).max else torch.int64))
+
+    def _slots(self) -> Tensor:
+        """Where every node's row is in memory, below 0: on disk.  # -> [nodes]"""
+        if self._memory.slot is not None:
+            return self._memory.slot.long()
+        slots = torch.arange(len(self))
+        slots[self._held :] = -1
+        return slots
+
+    def _output(self, count: int, out: Tensor | None) -> Tensor:
+        shape = (count, *self.shape[1:])
+        if out is None:
+            if self.pool is not None and self.device.type == "cpu":
+                return self.pool.empty(shape, self.dtype)
+            return torch.empty(shape, dtype=self.dtype, device=self.device)
+        if out.shape != shape or out.dtype != self.dtype or not out.is_contiguous() or out.device != self.device:
+            raise ValueError(
+                f"out must be contiguous, {self.dtype}, on {self.device}, of shape {shape}; "
+                f"it is {out.dtype}, on {out.device}, {tuple(out.shape)}"
+            )
+        return out
+
+    def _read_disk(self, ids: Tensor, positions: Tensor, out: Tensor) -> None:
+        """While these rows are read, the GPU gathers the others."""
+        assert self.disk is not None
+        if self._staging is None:
+            self.disk.read(ids, out, positions=positions)
+            return
+        size = len(ids) * self.row_bytes
+        buffer = self._staging.take(size)
+        try:
+            rows = buffer[:size].view(len(ids), self.row_bytes)
+            self.disk.read(ids, rows)
+            into = out.view(len(out), -1).view(torch.uint8) if self.row_bytes else out.new_empty((len(out), 0), dtype=torch.uint8)
+            into.index_copy_(0, positions.to(self.device), rows.to(self.device, non_blocking=True))
+        finally:
+            self._staging.give(buffer)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    seen = torch.cuda.is_available()
+    chosen = torch.device(device if device is not None else "cuda" if seen else "cpu")
+    if chosen.type not in ("cuda", "cpu"):
+        raise ValueError(f"device must be 'cuda' or 'cpu', not {chosen}")
+    if chosen.type == "cuda" and not seen:
+        raise ValueError(f"device={str(chosen)!r}, but torch sees no GPU: use device='cpu'")
+    return torch.device("cuda", torch.cuda.current_device()) if chosen.type == "cuda" and chosen.index is None else chosen
+
+
+def _source(rows: Rows, threads: int | None) -> ArrayStore | FileRows:
+    if isinstance(rows, FileRows):
+        return rows
+    if isinstance(rows, np.memmap) and isinstance(rows.base, mmap.mmap) and rows.flags.c_contiguous and rows.ndim:
+        return FileRows.of_map(rows, threads=threads or _READERS)
+    return ArrayStore(rows, threads=threads)
+
+
+def _disk(disk: File | None, source: ArrayStore | FileRows, held: int, threads: int | None) -> FileRows:
+    if disk is None:
+        if isinstance(source, FileRows):
+            return source
+        raise ValueError(
+            f"device_cache and host hold {held} of {len(source)} rows, and there is no file for the others: "
+            "allow more (host='rest'), or give disk=, the path of an .npy file of all rows"
+        )
+    if isinstance(disk, FileRows):
+        file = disk
+    elif isinstance(disk, np.ndarray):
+        file = FileRows.of_map(disk, dtype=source.dtype, threads=threads or _READERS)
+    else:
+        file = FileRows(disk, dtype=source.dtype, threads=threads or _READERS)
+    if file.shape != source.shape or file.dtype != source.dtype:
+        raise ValueError(f"disk holds {tuple(file.shape)} of {file.dtype}, rows are {tuple(source.shape)} of {source.dtype}")
+    return file
