@@ -32,6 +32,7 @@ class DeviceSampler:
     time: of the edges; only those before a seed's time count in its tree (`inclusive`: also those at it), and the `last` of them
         are taken if asked for. Trees are disjoint then.
     edge_id: ids that samples give in place of positions.
+    owner: kept as long as the sampler, for memory that stays page-locked only as long as its graph.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class DeviceSampler:
         layer_dependency: bool = False,
         batch_dependency: int = 1,
         edge_id: Tensor | None = None,
+        owner: object = None,
     ) -> None:
         self.indptr, self.indices, self.fanouts, self.seed = indptr, indices, list(fanouts), seed
         self.replace, self.disjoint = replace, disjoint or time is not None
         self.weight, self.cumulative, self.edge_id = weight, cumulative, edge_id
         self.time, self.last, self.inclusive = time, last, inclusive
         self.labor, self.layer_dependency, self.batch_dependency = labor, layer_dependency, batch_dependency
-        self.device = indptr.device
+        self.device, self._owner = indptr.device, owner
         self.num_nodes = indptr.numel() - 1
         if self.disjoint and (len(self.fanouts) > 255 or self.num_nodes > 2**40):
             raise ValueError("disjoint trees grow at most 255 hops, in a graph of at most 2^40 nodes")
@@ -139,7 +141,7 @@ class DeviceSampler:
         launches()  # also compiles what has not been compiled
         if self.device.type == "cuda":
             graph = torch.cuda.CUDAGraph()
-            stream = torch.cuda.Stream(self.device)
+            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 launches()

@@ -220,6 +220,6 @@ class Workspaces:
         """An event after all that this thread's stream has been given."""
         if self.device.type != "cuda":
             return None
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
