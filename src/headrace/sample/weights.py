@@ -20,9 +20,13 @@ def drawable(graph: Graph) -> Graph:
 
 def cumulative(graph: Graph, *, threads: int) -> Tensor:  # -> [edges], float64
     """Sums of the weights within each row up to each edge, added in order. Made once per graph and kept."""
-    return graph.derived(
-        "cumulative weights", lambda: torch.from_numpy(_native.cumulative_weights(graph.indptr, graph.weight, threads))
-    )
+    return graph.derived("cumulative weights", lambda: _cumulative(graph, threads))
+
+
+def _cumulative(graph: Graph, threads: int) -> Tensor:
+    assert graph.weight is not None
+    sums = _native.cumulative_weights(graph.indptr.cpu(), graph.weight.cpu(), threads)
+    return torch.from_numpy(sums).to(graph.device)
 
 
 def _drawable(graph: Graph) -> Graph:
@@ -36,8 +40,12 @@ def _drawable(graph: Graph) -> Graph:
         at = int(wrong.nonzero()[0])
         raise ValueError(f"weight[{at}] is {float(weight[at])}: weights to draw by must be finite and not negative")
     kept = weight > 0
+    if weight is graph.weight and bool(kept.all()):
+        return graph
+    if graph.device.type != "cpu":
+        return _drawable(graph.to("cpu")).to(graph.device)
     if bool(kept.all()):
-        return graph if weight is graph.weight else Graph(graph.indptr, graph.indices, **_beside(graph, weight, slice(None)))
+        return Graph(graph.indptr, graph.indices, **_beside(graph, weight, slice(None)))
     graph.validate()
     before = torch.zeros(graph.num_edges + 1, dtype=torch.int64)
     torch.cumsum(kept, 0, out=before[1:])
