@@ -181,6 +181,10 @@ class Graph:
             return self
         return self._mapped(lambda array: array.pin_memory())
 
+    def with_weight(self, weight: Tensor | None) -> Graph:
+        """The same edges with other weights, in the order of `indices`; nothing else is copied."""
+        return Graph(self.indptr, self.indices, weight=weight, time=self.time, edge_id=self.edge_id, permutation=self.permutation)
+
     def _arrays(self) -> list[Tensor]:
         arrays = (getattr(self, name) for name in _ARRAYS)
         return [array for array in arrays if array is not None]
