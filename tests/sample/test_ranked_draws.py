@@ -1,6 +1,8 @@
 """Draws by weight and LABOR: equal to the contract in Python to the last bit, and as likely as they must be."""
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -278,7 +280,18 @@ def test_edges_of_weight_zero_are_dropped_from_a_copy():
         assert sample.nodes.tolist() == [3, 1, 0]
         assert sample.indices.tolist() == [1, 2]
         assert graph.indices[sample.edge_id].tolist() == [1, 0]
-    assert drawable(hr.Graph.from_edges([0], [1], weight=[1.0])).edge_id is None
+
+
+def test_a_graph_of_positive_weights_is_drawn_from_as_it_is():
+    graph = hr.Graph.from_edges([0], [1], weight=[1.0])
+    assert drawable(graph) is graph
+    gone = weakref.ref(graph)
+    gc.disable()  # nothing must wait for it: graphs are large
+    try:
+        del graph
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_weights_of_other_types_are_read_as_float32():
