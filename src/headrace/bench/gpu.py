@@ -29,7 +29,7 @@ def seconds_of(work: Callable[[], object], *, repeats: int, warmup: int = 2) -> 
         work()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
+        times.append(float(begin.elapsed_time(end)) / 1e3)
     return statistics.median(times)
 
 

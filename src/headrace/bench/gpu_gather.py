@@ -18,8 +18,8 @@ SHARE = 0.2
 
 
 def run(setting: Setting) -> list[Row]:
-    """Rows of the nodes of real batches. The limit of what lies in host memory is a copy of one piece over the bus, and of what lies on
-    the GPU a copy within it."""
+    """Rows of the nodes of real batches. The limit of what lies in host memory is a copy of one piece over the bus, and of what
+    lies on the GPU a copy within it."""
     device = needs_gpu()
     data = setting.dataset()
     if data.x is None:
