@@ -13,7 +13,7 @@ from headrace import _native
 from headrace.kernels import _triton_number, _triton_place, _triton_rank, _triton_sample
 from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
-from headrace.sample.workspace import HEAD, TILE, Bound, Workspace, Workspaces
+from headrace.sample.workspace import HEAD, STAMPS, TILE, Bound, Workspace, Workspaces
 
 _SAMPLE, _LABOR = 1, 6  # Purpose of native/philox.h
 _CHUNK = 256  # tiles whose sums are read at a time
@@ -174,7 +174,7 @@ class DeviceSampler:
                 self._place(work, "all edges" if moved else "edges", hop, edges if moved else added, ranks, pending)
             self._number(work, hop, added, ranks, pending)
         self._relabel(work, edges, ranks, positions)
-        work.base = work.most_stamps  # stamps of this layout serve no other batch
+        work.base = STAMPS  # stamps of this layout serve no other batch
         counts = work.counts.tolist()
         return self._pending(work, positions, counts=lambda: counts)
 

@@ -69,7 +69,7 @@ def device_sampler(
         placed.indices,
         fanouts,
         weight=placed.weight if options.pop("weighted") else None,
-        cumulative=_sums(placed, threads) if sums else None,
+        cumulative=_sums(placed, threads, pinned=mode == "uva") if sums else None,
         time=placed.time if options.pop("temporal") else None,
         edge_id=placed.edge_id,
         owner=placed,
@@ -77,9 +77,9 @@ def device_sampler(
     )
 
 
-def _sums(graph: Graph, threads: int) -> Tensor:
+def _sums(graph: Graph, threads: int, *, pinned: bool) -> Tensor:
     """Cumulative weights where the graph lies."""
     found = cumulative(graph, threads=threads)
-    if graph.device.type != "cpu" or pin_in_place(found, graph):
+    if not pinned or pin_in_place(found, graph):
         return found
     return graph.derived("pinned cumulative weights", found.pin_memory)
