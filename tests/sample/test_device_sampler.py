@@ -36,6 +36,7 @@ print("equal")
 """
 
 REUSE = """
+from unittest import mock
 import torch
 import headrace as hr
 from device_cases import assert_same, awkward_graph, interpreted_sampler
@@ -59,10 +60,25 @@ for options in ({}, {"disjoint": True}):
     work.base = 2**31 - 1 - 30  # the next stamps would not fit 32 bits
     same(7, 30)
     assert work.base < 2**20
+    if options:
+        sample = found.sample([1, 2, 3], 0, 7)
+        assert int((work.table != -1).sum()) == len(sample.nodes)  # no batch before is in the way
     work.tag = 2**22
     same(8, 12)
     assert work.tag == 1
     same(9, 12)
+
+    # Batches too large to reserve memory for go hop by hop, between others that do not; also after an error.
+    with mock.patch("headrace.sample.workspace._BOUND", 60):
+        for batch, count in enumerate((4, 30, 3, 30, 30, 5)):
+            same(batch, count)
+        with mock.patch("headrace.sample.device.DeviceSampler._relabel", side_effect=ValueError("broken")):
+            try:
+                found.sample(torch.arange(40), 0, 0)
+                raise AssertionError("no error came through")
+            except ValueError:
+                pass
+        same(6, 5)
 
     # Samples under way at a time have a workspace each; one that is dropped gives its own back.
     seeds = [[1, 2, 3], [3, 4], [9, 9]]
@@ -82,6 +98,19 @@ for seeds, error in (([60], IndexError), ([-1], IndexError), ([0.5], ValueError)
     except error:
         continue
     raise AssertionError(seeds)
+print("equal")
+"""
+
+LOGARITHMS = """
+import numpy as np
+import torch
+from log_kernel import minus_log_kernel
+from sample.sampling_contract import minus_log
+
+words = torch.arange(2**23, dtype=torch.int32) << 9  # all that differ
+found = torch.empty(2**23)
+minus_log_kernel[(8,)](words, found, size=2**20, enable_fp_fusion=False)
+assert np.array_equal(found.numpy(), minus_log(words.numpy().view(np.uint32)))
 print("equal")
 """
 
@@ -118,6 +147,10 @@ print("equal")
 @pytest.mark.parametrize("part", range(3))
 def test_every_method_equals_the_cpu_sampler(part):
     run_interpreted(METHODS.format(part=part))
+
+
+def test_all_logarithms_have_the_bits_of_the_contract():
+    run_interpreted(LOGARITHMS)
 
 
 def test_hubs_and_long_draws_equal_the_cpu_sampler():
