@@ -116,6 +116,17 @@ def test_a_memory_map_is_its_own_disk_tier_and_only_hot_rows_are_read(tmp_path):
     assert torch.equal(part.gather(torch.tensor([0])), x[[100]])
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64, np.complex128])
+def test_types_torch_computes_little_with(tmp_path, dtype, mapped):
+    array = np.arange(60).reshape(20, 3).astype(dtype)
+    np.save(tmp_path / "x.npy", array)
+    store = Tiered(FileRows(tmp_path / "x.npy", mapped=mapped), device="cpu", device_cache=0.3, host=0.3)
+    for _ in range(2):
+        assert np.array_equal(store.gather(torch.arange(19, -1, -1)).numpy(), array[::-1])
+        store.refill(torch.randperm(20))
+
+
 def test_numpy_rows_and_plain_lists_of_ids():
     array = np.arange(12.0).reshape(4, 3)
     store = Tiered(array, device="cpu", device_cache=0.5)
@@ -186,6 +197,14 @@ def test_adding_is_deterministic_and_in_order():
     assert torch.equal(found[0], found[2])
     assert torch.allclose(found[0], x.index_add(0, ids, delta), atol=1e-4)
     assert not torch.equal(found[0], x)
+
+
+def test_no_rows_at_all():
+    store = Tiered(torch.zeros(0, 3), device="cpu")
+    assert store.gather(torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
+    assert store.refill(torch.zeros(0, dtype=torch.int64)) == 0
+    with pytest.raises(IndexError, match="for 0 rows"):
+        store.gather(torch.tensor([0]))
 
 
 def test_rows_are_copies_of_what_was_given():
@@ -265,6 +284,8 @@ def test_other_bad_input_is_named(tmp_path):
         Tiered(x, device="cpu", device_cache=0, host=0, disk=on_disk(tmp_path / "x.npy", x.double()))
     with pytest.raises(ValueError, match=r"delta must be torch.float32, of shape \(1, 2\)"):
         Tiered(x, device="cpu").add_(torch.tensor([0]), torch.zeros(1, 3))
+    with pytest.raises(ValueError, match=r"rows are of torch.bool, which does not add up"):
+        Tiered(x.bool(), device="cpu").add_(torch.tensor([0]), torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="ids must hold integers"):
         Tiered(x, device="cpu").gather(torch.tensor([0.5]))
 
@@ -287,7 +308,7 @@ gpu.pin = lambda *_: None  # what only a driver can do
 gpu.GpuMemory.settle = lambda _: None
 torch.manual_seed(0)
 for dtype in (torch.float32, torch.bfloat16, torch.int8):
-    for shape in ((), (100,), (2, 3)):
+    for shape in ((), (100,), (2, 3), (0,)):
         x = torch.randint(0, 30, (40, *shape)).to(dtype)
         for order in (None, torch.randperm(40)):
             np.save(sys.argv[1], (x.view(torch.int16) if dtype == torch.bfloat16 else x).numpy())
@@ -300,7 +321,7 @@ for dtype in (torch.float32, torch.bfloat16, torch.int8):
             assert torch.equal(store.gather(ids), x[ids]), (dtype, shape)
             where = (torch.arange(40) if order is None else torch.argsort(order))[ids]
             near, disk = int((where < 10).sum()), int((where >= 20).sum())
-            assert [t.hits for t in store.use().tiers] == [near, 60 - near - disk, disk]
+            assert shape == (0,) or [t.hits for t in store.use().tiers] == [near, 60 - near - disk, disk]
             delta = torch.randint(0, 3, (60, *shape)).to(dtype)
             expected = x.index_add(0, ids, delta)
             store.add_(ids, delta)

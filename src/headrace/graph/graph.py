@@ -181,6 +181,10 @@ class Graph:
             return self
         return self._mapped(lambda array: array.pin_memory())
 
+    def with_weight(self, weight: Tensor | None) -> Graph:
+        """The same edges with other weights, in the order of `indices`; nothing else is copied."""
+        return Graph(self.indptr, self.indices, weight=weight, time=self.time, edge_id=self.edge_id, permutation=self.permutation)
+
     def _arrays(self) -> list[Tensor]:
         arrays = (getattr(self, name) for name in _ARRAYS)
         return [array for array in arrays if array is not None]
@@ -225,14 +229,10 @@ class Graph:
         Edges of one time keep their order. Weights and ids go with their edges; a graph that kept no ids gets them: the
         positions in this graph. A graph in order already is returned as it is.
         """
-        if self.time is None:
-            raise ValueError("this graph has no times to sort by: give from_edges(..., time=...)")
         time = self.time
-        return (
-            self
-            if self.is_sorted_by_time()
-            else self.derived("sorted by time", lambda: self._in_order(sorted_order(self.indptr, time)))
-        )
+        if time is None:
+            raise ValueError("this graph has no times to sort by: give from_edges(..., time=...)")
+        return self if self.is_sorted_by_time() else self.derived("sorted by time", lambda: self._in_order_of(time))
 
     def is_sorted_by_time(self) -> bool:
         """Whether times do not decrease within any row."""
@@ -271,7 +271,9 @@ class Graph:
             permutation=position,
         )
 
-    def _in_order(self, order: Tensor) -> Graph:
+    def _in_order_of(self, time: Tensor) -> Graph:
+        self.validate()
+        order = sorted_order(self.indptr, time)
         beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id", "permutation")}
         beside["edge_id"] = order if self.edge_id is None else self.edge_id
         moved = {name: values if values is None or values is order else values[order] for name, values in beside.items()}

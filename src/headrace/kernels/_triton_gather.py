@@ -91,16 +91,16 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
     target, column, there = _cut(count, chunks, lanes, block)
     row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
     address, shard, there = _find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
-    if counted:
-        for s in tl.static_range(shards):
-            found = tl.sum((there & (column == 0) & (shard == s)).to(tl.int64), axis=0)
-            tl.atomic_add(hits + s, found, sem="relaxed")
     start = address + column * (per_chunk * unit_bytes)
     # The compiler cannot know how addresses from a table are aligned, and without it reads unit by unit.
     source = tl.multiple_of(start.to(tl.pointer_type(out.dtype.element_ty), bitcast=True), per_chunk * unit_bytes)
     unit = tl.arange(0, per_chunk)[None, :]
     value = tl.load(source[:, None] + unit, mask=there[:, None])
     tl.store(out + (target * (chunks * per_chunk) + column * per_chunk)[:, None] + unit, value, mask=there[:, None])
+    if counted:  # last, for threads wait for one another here
+        for s in tl.static_range(shards):
+            found = tl.sum((there & (column == 0) & (shard == s)).to(tl.int64), axis=0)
+            tl.atomic_add(hits + s, found, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["num_rows", "count"])  # type: ignore[untyped-decorator]

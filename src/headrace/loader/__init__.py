@@ -6,6 +6,7 @@ from headrace.loader.hetero_link import HeteroLinkBatch, HeteroLinkNeighborLoade
 from headrace.loader.link import LinkNeighborLoader
 from headrace.loader.link_batch import LinkBatch, Links, MovedLinkBatch
 from headrace.loader.neighbor import NeighborLoader
+from headrace.loader.shard import Shard
 
 __all__ = [
     "Batch",
@@ -19,5 +20,6 @@ __all__ = [
     "MovedBatch",
     "MovedLinkBatch",
     "NeighborLoader",
+    "Shard",
     "WholeBatch",
 ]

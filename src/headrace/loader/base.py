@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace._arrays import as_ids, thread_count
 from headrace.loader.seeds import Seeds
-from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
+from headrace.pipeline import Fenced, OnStream, Pipeline, Stage, StageTimes, Trace
 from headrace.store import BufferPool, PoolUse
 
 # Keywords of torch's DataLoader, and of PyG's loaders, that mean nothing here, or only one value of which is possible.
@@ -50,6 +50,7 @@ class Loader:
         ahead: Literal["sample", "rows"],
         pin_memory: bool,
         trace: Trace | None,
+        device: str | torch.device | None = None,
     ) -> None:
         if ahead not in ("sample", "rows"):
             raise ValueError(f"ahead must be 'sample' or 'rows', not {ahead!r}")
@@ -60,11 +61,14 @@ class Loader:
         self.transform, self.transform_sampler_output, self.ahead = transform, transform_sampler_output, ahead
         self.pin_memory = pin_memory and torch.cuda.is_available()
         self.trace = trace
+        self.device = gpu_of(device)
         self.epoch = 0
         self.finish_ahead = ahead == "rows"
         self.peak = 0  # most batches that were under way at a time
         self._first = 0  # batch that the next epoch begins with
         self._times: list[StageTimes] = []
+        self._streams: list[torch.cuda.Stream] = []
+        self.sample_threads = self.threads  # batches that may be sampled at a time
 
     def _make_pool(self, nbytes: int) -> None:
         """Keep the buffers of dead batches, up to a fifth of the data's `nbytes`."""
@@ -76,21 +80,33 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         epoch, self.epoch = self.epoch, self.epoch + 1
         first, self._first = self._first, 0
-        # Batches are spread over the threads, one thread each: nothing is shared, nothing waits. Alone, a batch has them all.
-        inner = 1 if self.staleness > 0 else self.threads
-        stages = [Stage("sample", lambda job: self._sample(job, epoch, inner), threads=min(self.threads, max(self.staleness, 1)))]
-        if self.finish_ahead:
-            stages.append(Stage("rows", self._finish))
-        pipeline = Pipeline(self.seeds.batches(epoch, first), stages, staleness=self.staleness, trace=self.trace)
+        pipeline = Pipeline(self.seeds.batches(epoch, first), self._stages(epoch), staleness=self.staleness, trace=self.trace)
         self._times = pipeline.times
         try:
             for batch in pipeline:
-                if not self.finish_ahead:
+                if isinstance(batch, Fenced):
+                    batch = batch.receive(tensors_in(batch.item))
+                elif not self.finish_ahead:
                     batch = self._finish(batch)
                 yield batch
                 del batch
         finally:
             self.peak = max(self.peak, pipeline.peak)
+
+    def _stages(self, epoch: int) -> list[Stage]:
+        # Batches are spread over the threads, one thread each: nothing is shared, nothing waits. Alone, a batch has them all.
+        inner, width = (1, min(self.sample_threads, self.staleness)) if self.staleness > 0 else (self.threads, 1)
+
+        def sample(job: tuple[int, Tensor]) -> Any:
+            return self._sample(job, epoch, inner)
+
+        if self.device is None:
+            stages = [Stage("sample", sample, threads=width)]
+            return [*stages, Stage("rows", self._finish)] if self.finish_ahead else stages
+        if not self._streams:  # kept: an epoch starts at once
+            self._streams = [torch.cuda.Stream(self.device, priority=-1) for _ in range(2)]
+        sampling, gathering = self._streams
+        return [Stage("sample", OnStream(sample, sampling), threads=width), Stage("rows", OnStream(self._finish, gathering))]
 
     def resume(self, epoch: int, batch: int = 0) -> None:
         """Let the next iteration be epoch `epoch`, from batch `batch` on: the batches are those that an unbroken run has there."""
@@ -129,6 +145,25 @@ class Loader:
         if self.pin_memory and hasattr(result, "pin_memory"):
             result = result.pin_memory()
         return result
+
+
+def gpu_of(device: str | torch.device | None) -> torch.device | None:
+    """The GPU that batches are made for, or None for the CPU."""
+    if device is None or torch.device(device).type == "cpu":
+        return None
+    if torch.device(device).type != "cuda":
+        raise ValueError(f"device must be 'cpu' or 'cuda', not {device}")
+    if not torch.cuda.is_available():
+        raise ValueError(f"device={str(device)!r}, but torch sees no GPU here: use device='cpu'")
+    return torch.device("cuda", torch.device(device).index or torch.cuda.current_device())
+
+
+def tensors_in(batch: Any) -> list[Tensor]:
+    """What a batch, ours or PyG's, holds for itself."""
+    if hasattr(batch, "tensors"):
+        held: list[Tensor] = batch.tensors()
+        return held
+    return [value for _, value in batch if isinstance(value, Tensor)] if hasattr(batch, "edge_index") else []
 
 
 def refuse(others: dict[str, Any], *, loader: str, only: dict[str, tuple[Any, ...]]) -> None:

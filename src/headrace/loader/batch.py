@@ -62,13 +62,15 @@ class Batch:
     @cached_property
     def x(self) -> Tensor | None:
         """Features of all sampled nodes.  # [nodes, d]"""
-        return None if self.rows is None else self.rows.gather(self.n_id)
+        return None if self.rows is None else self.rows.gather(self.n_id, check=False)
 
     @property
     def table(self) -> Tensor | None:
         """The array that `x` is gathered from, where it is one and `x` is not gathered yet: row i of `x` is `table[n_id[i]]`."""
         rows: Tensor | None = getattr(self.rows, "rows", None)
-        return None if "x" in self.__dict__ or rows is None or rows.dim() != 2 or not rows.dtype.is_floating_point else rows
+        if "x" in self.__dict__ or rows is None or rows.device != self.n_id.device:
+            return None
+        return rows if rows.dim() == 2 and rows.dtype.is_floating_point else None
 
     @cached_property
     def degree(self) -> Tensor:
@@ -79,12 +81,14 @@ class Batch:
             raise ValueError(
                 "sampled blocks carry no edge weights, which GCN would use: train on the whole graph, or without weights"
             )
-        return gather(self.graph.degrees(loops=False), self.n_id)
+        graph, device = self.graph, self.n_id.device
+        degrees = graph.derived(f"degrees without loops on {device}", lambda: graph.degrees(loops=False).to(device))
+        return gather(degrees, self.n_id, check=False)
 
     @cached_property
     def y(self) -> Tensor | None:
         """Labels of the seeds.  # [batch_size]"""
-        return None if self.labels is None else self.labels.gather(self.n_id[: self.batch_size])
+        return None if self.labels is None else self.labels.gather(self.n_id[: self.batch_size], check=False)
 
     def to_pyg(self) -> Data:
         """The same as a PyG `Data`, with PyG's fields: `y` then holds the labels of all sampled nodes, as PyG's loader gives."""
@@ -93,7 +97,7 @@ class Batch:
         fields: dict[str, Any] = {
             "x": self.x,
             "edge_index": self.sample.edge_index(),
-            "y": None if self.labels is None else self.labels.gather(self.n_id),
+            "y": None if self.labels is None else self.labels.gather(self.n_id, check=False),
             "n_id": self.n_id.long(),
             "input_id": self.input_id,
             "batch_size": self.batch_size,
@@ -109,7 +113,12 @@ class Batch:
 
     def to(self, device: str | torch.device) -> Batch | MovedBatch:
         """The batch on a device: blocks, rows and labels."""
-        return self if torch.device(device).type == "cpu" else MovedBatch(self, torch.device(device))
+        return self if torch.device(device).type == self.n_id.device.type else MovedBatch(self, torch.device(device))
+
+    def tensors(self) -> list[Tensor]:
+        """What this batch alone holds."""
+        found = [*vars(self.sample).values(), *vars(self).values()]
+        return [value for value in found if isinstance(value, Tensor)]
 
     def __repr__(self) -> str:
         return f"Batch({self.index}, {self.sample})"
@@ -122,8 +131,23 @@ class MovedBatch:
         self.batch, self.device, self.index, self.batch_size = batch, device, batch.index, batch.batch_size
         self.table = None
 
+    def tensors(self) -> list[Tensor]:
+        """What has been moved."""
+        found = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        if "sample" in self.__dict__:
+            found += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
+        return found
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The sample of a sampled batch."""
+        assert isinstance(self.batch, Batch)
+        return self.batch.sample.to(self.device)
+
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
+        if isinstance(self.batch, Batch):
+            return self.sample.blocks
         moved: list[Block] = []
         for block in self.batch.blocks:
             same = moved and moved[-1].num_dst == block.num_dst  # the blocks of a whole graph are one
@@ -133,7 +157,7 @@ class MovedBatch:
 
     @cached_property
     def n_id(self) -> Tensor:
-        return self.batch.n_id.to(self.device)
+        return self.sample.nodes if isinstance(self.batch, Batch) else self.batch.n_id.to(self.device)
 
     @cached_property
     def tree(self) -> Tensor | None:
@@ -151,11 +175,25 @@ class MovedBatch:
 
     @cached_property
     def x(self) -> Tensor | None:
+        rows = getattr(self.batch, "rows", None)
+        if rows is not None and _is_on(rows, self.device):
+            gathered: Tensor = rows.gather(self.n_id, check=False)
+            return gathered
         return None if self.batch.x is None else self.batch.x.to(self.device, non_blocking=True)
 
     @cached_property
     def y(self) -> Tensor | None:
+        labels = getattr(self.batch, "labels", None)
+        if labels is not None and _is_on(labels, self.device):
+            gathered: Tensor = labels.gather(self.n_id[: self.batch_size], check=False)
+            return gathered
         return None if self.batch.y is None else self.batch.y.to(self.device)
+
+
+def _is_on(rows: Store, device: torch.device) -> bool:
+    """Whether gathers of a store end on this device."""
+    where: torch.device | None = getattr(rows, "device", None)
+    return where is not None and where.type == device.type
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ from headrace.graph import EdgeType, HeteroGraph
 from headrace.loader.base import SHARED, Loader, refuse
 from headrace.loader.neighbor import NeighborLoader
 from headrace.loader.seeds import Seeds, input_nodes_of
+from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
 from headrace.sample import Block, HeteroSample, HeteroSampler
 
@@ -27,6 +28,9 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "weight_attr": (None,),
     "neighbor_sampler": (None,),
     "directed": (True,),
+    "device": (None, "cpu"),
+    "mode": ("auto", "cpu"),
+    "rows": (None,),
     **SHARED,
 }
 
@@ -103,6 +107,7 @@ class HeteroNeighborLoader(NeighborLoader):
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         pin_memory: bool = False,
+        shard: Shard | tuple[int, int] | Literal["torchrun"] | None = None,
         trace: Trace | None = None,
         **others: Any,
     ) -> None:
@@ -134,7 +139,7 @@ class HeteroNeighborLoader(NeighborLoader):
             num_neighbors = num_neighbors.get_values(self._typed.edge_types)
         self.input_type, given = _input_of(input_nodes, self._typed)
         nodes, input_id = input_nodes_of(given, self._typed.num_nodes[self.input_type], None)
-        self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
+        self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed, Shard.of(shard))
         self.sampler: Any = HeteroSampler(
             self._typed, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool
         )
@@ -157,6 +162,9 @@ class HeteroNeighborLoader(NeighborLoader):
             result = filtered_hetero(self.data, output, pool=self.pool, threads=self.threads)
             self._add_fields(result, output.metadata)
         return self._handed_over(result)
+
+    def _metadata(self, batch: Any) -> tuple[Any, ...]:
+        return batch.input_id, None
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         super()._add_fields(result[self.input_type], metadata)

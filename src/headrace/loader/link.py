@@ -87,7 +87,7 @@ class LinkNeighborLoader(NeighborLoader):
         num_src, num_dst, edges = self._ends()
         self.edge_label_index = _checked(self._input_edges(edge_label_index), num_src, num_dst)
         count = self.edge_label_index.shape[1]
-        self.seeds = Seeds(self.edge_label_index[0], torch.arange(count), batch_size, shuffle, drop_last, seed)
+        self.seeds = Seeds(self.edge_label_index[0], torch.arange(count), batch_size, shuffle, drop_last, seed, self.seeds.shard)
         self.neg_sampling = NegativeSampling.of(neg_sampling)
         if neg_sampling_ratio:
             self.neg_sampling = NegativeSampling("binary", neg_sampling_ratio)
@@ -130,6 +130,8 @@ class LinkNeighborLoader(NeighborLoader):
         ids = self.edge_ids or self._dataset is None
         sample = self.sampler.sample(seeds, epoch, index, edge_ids=ids, threads=threads)
         input_id = self.seeds.input_id[positions]
+        if self.device is not None:
+            links = links.to(self.device)
         return LinkBatch(sample, input_id, self._rows, self._labels, index, self._graph, links=links)
 
     def _finish(self, batch: Any) -> Any:

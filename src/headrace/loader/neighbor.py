@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import Tensor
 
 from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
@@ -12,9 +14,10 @@ from headrace.loader.attributes import Attributes, Temporal
 from headrace.loader.base import SHARED, Loader, refuse
 from headrace.loader.batch import Batch
 from headrace.loader.seeds import Seeds, input_nodes_of
+from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
-from headrace.sample import NeighborSampler
-from headrace.store import ArrayStore
+from headrace.sample import MixedSampler, NeighborSampler
+from headrace.store import ArrayStore, Store, rows_for
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -44,6 +47,11 @@ class NeighborLoader(Loader):
         gathered by the cores that train, so a `Batch` by default gathers them when asked, into the buffer that the batch
         before gave back.
     edge_ids: give a `Batch` its `e_id`. (A PyG `Data` always has it.)
+    device: "cuda" gives batches on a GPU: sampled, gathered and handed over on streams of their own while the model trains.
+    mode: where they are sampled: "gpu" from a copy of the graph in GPU memory, "uva" by the GPU from page-locked host memory,
+        "cpu" by threads, "mixed" by both; "auto" is "gpu" if the graph fits. All give the same batches.
+    rows: a store that features are gathered from (`store.Tiered`, `store.Cached`, ...) in place of the data's `x`.
+    shard: (rank, ranks), or "torchrun": batches of one list are dealt to the ranks (`Shard`).
 
     Each iteration is an epoch: `epoch` counts them, and may be set.
 
@@ -94,6 +102,10 @@ class NeighborLoader(Loader):
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         pin_memory: bool = False,
+        device: str | torch.device | None = None,
+        mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = "auto",
+        rows: Store | None = None,
+        shard: Shard | tuple[int, int] | Literal["torchrun"] | None = None,
         trace: Trace | None = None,
         **others: Any,
     ) -> None:
@@ -112,6 +124,7 @@ class NeighborLoader(Loader):
             ahead=ahead,
             pin_memory=pin_memory,
             trace=trace,
+            device=device,
         )
         self.data, self.edge_ids = data, edge_ids
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
@@ -126,8 +139,9 @@ class NeighborLoader(Loader):
             self._graph = attributes.graph_of(self._dataset)
         self._make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
-        self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed)
-        self.sampler = NeighborSampler(
+        self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed, Shard.of(shard))
+        how = partial(
+            NeighborSampler,
             self._graph,
             num_neighbors,
             replace=replace,
@@ -142,12 +156,39 @@ class NeighborLoader(Loader):
             threads=self.threads,
             pool=self.pool,
         )
+        self.sampler: NeighborSampler | MixedSampler = self._place(how, mode)
         self._seed_times = self.sampler.seed_times(attributes.seed_times(data, nodes), len(nodes))
-        self._rows, self._labels = (self._store(name) for name in ("x", "y"))
+        self._rows, self._labels = rows if rows is not None else self._store("x"), self._store("y")
+        self._stores: dict[str, Store] = {}  # of a PyG object's attributes, on a GPU
+        if self.device is not None and self._dataset is None:
+            from headrace.loader.pyg import stores_of
 
-    def _store(self, name: str) -> ArrayStore | None:
+            self._stores = stores_of(data, self.device) | ({} if rows is None else {"x": rows})
+
+    def _place(self, how: Callable[..., NeighborSampler], mode: str) -> NeighborSampler | MixedSampler:
+        """The sampler, where it is to work."""
+        if mode not in ("auto", "cpu", "uva", "gpu", "mixed"):
+            raise ValueError(f"mode must be 'auto', 'cpu', 'uva', 'gpu' or 'mixed', not {mode!r}")
+        if self.device is None:
+            if mode not in ("auto", "cpu"):
+                raise ValueError(f"mode={mode!r} samples on a GPU: give device='cuda' too")
+            return how()
+        if mode == "cpu":
+            return how()
+        if mode == "mixed":
+            mixed = MixedSampler(how(device=self.device), how(), cpu_threads=max(self.threads - 1, 1))
+            self.sample_threads = mixed.threads
+            return mixed
+        self.sample_threads = 1
+        return how(device=self.device, mode=mode)
+
+    def _store(self, name: str) -> Store | None:
         rows = getattr(self._dataset, name) if self._dataset is not None else None
-        return None if rows is None else ArrayStore(rows, pool=self.pool, threads=self.threads)
+        if rows is None:
+            return None
+        if self.device is not None:
+            return rows_for(self.device, rows)
+        return ArrayStore(rows, pool=self.pool, threads=self.threads)
 
     def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
         index, positions = job
@@ -157,7 +198,9 @@ class NeighborLoader(Loader):
         sample = self.sampler.sample(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
         return Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
 
-    def _finish(self, batch: Batch) -> Any:
+    def _finish(self, batch: Any) -> Any:
+        if self.device is not None:
+            batch = batch.to(self.device)
         result: Any = batch
         if self._dataset is None:
             from headrace.loader.pyg import filtered
@@ -166,9 +209,9 @@ class NeighborLoader(Loader):
             output = sampler_output(batch.sample, self.pool, metadata=self._metadata(batch))
             if self.transform_sampler_output is not None:
                 output = self.transform_sampler_output(output)
-            result = filtered(self.data, output, pool=self.pool, threads=self.threads)
+            result = filtered(self.data, output, pool=self.pool, threads=self.threads, stores=self._stores)
             self._add_fields(result, output.metadata)
-        elif self.ahead == "rows":
+        elif self.ahead == "rows" or (self.device is not None and batch.table is None):
             batch.x, batch.y  # noqa: B018 - gathers them
         return self._handed_over(result)
 

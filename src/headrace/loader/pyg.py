@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,23 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from headrace.kernels import gather
-from headrace.store import BufferPool
+from headrace.store import BufferPool, Store, rows_for
 
 
-def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int) -> Data:
+def stores_of(data: Data, device: torch.device) -> dict[str, Store]:
+    """A store for each attribute of nodes and edges, whose gathers end on a GPU."""
+    stores: dict[str, Store] = {}
+    for key, value in data._store.items():
+        has_rows = isinstance(value, Tensor) and value.dim() and data.__cat_dim__(key, value, data._store) == 0
+        if has_rows and (data._store.is_node_attr(key) or data._store.is_edge_attr(key)):
+            stores[key] = rows_for(device, value.detach().contiguous())
+    return stores
+
+
+def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int, stores: Mapping[str, Store] | None = None) -> Data:
     """`data` cut down to the sampled nodes and edges, with the fields all of PyG's loaders add."""
     batch = copy.copy(data)
-    cut = _Cut(data, pool, threads)
+    cut = _Cut(data, pool, threads, stores)
     nodes = out.node.numel()
     cut.nodes(data._store, batch._store, out.node)
     cut.edges(data._store, batch._store, out.row, out.col, out.edge, sizes=(nodes, nodes))
@@ -58,8 +69,8 @@ def filtered_hetero(data: HeteroData, out: HeteroSamplerOutput, *, pool: BufferP
 class _Cut:
     """Cuts the attributes of a PyG object down to sampled nodes and edges."""
 
-    def __init__(self, data: Data | HeteroData, pool: BufferPool, threads: int) -> None:
-        self.data, self.pool, self.threads = data, pool, threads
+    def __init__(self, data: Data | HeteroData, pool: BufferPool, threads: int, stores: Mapping[str, Store] | None = None) -> None:
+        self.data, self.pool, self.threads, self.stores = data, pool, threads, stores or {}
 
     def nodes(self, store: Any, target: Any, index: Tensor) -> None:
         for key, value in store.items():
@@ -78,6 +89,8 @@ class _Cut:
                 target[key] = None if index is None else self._rows(store, key, value, index)
 
     def _rows(self, store: Any, key: str, value: Any, index: Tensor) -> Any:
+        if key in self.stores:
+            return self.stores[key].gather(index, check=False)
         dim = self.data.__cat_dim__(key, value, store)
         if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_contiguous() and dim == 0 and value.dim():
             out = self.pool.empty((len(index), *value.shape[1:]), value.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids
+from headrace.loader.shard import Shard
 
 _SHUFFLE = 2  # Purpose::shuffle of native/philox.h
 
@@ -25,18 +26,25 @@ class Seeds:
     shuffle: bool
     drop_last: bool
     seed: int
+    shard: Shard = field(default_factory=Shard)
 
-    def __len__(self) -> int:
+    @property
+    def num_batches(self) -> int:
+        """Of an epoch, over all ranks."""
         whole, rest = divmod(len(self.nodes), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
+    def __len__(self) -> int:
+        return self.shard.steps(self.num_batches)
+
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[int, Tensor]]:
-        """(index of the batch, positions of its seeds), in order, from batch `first` on."""
+        """(index of the batch, positions of its seeds), in order, from this rank's batch `first` on."""
         order = torch.arange(len(self.nodes))
         if self.shuffle:
             words = _native.random_words(self.seed, epoch, _SHUFFLE, len(self.nodes), 1)
             order = torch.from_numpy(words.argsort(kind="stable"))
-        for index in range(first, len(self)):
+        for step in range(first, len(self)):
+            index = self.shard.batch(step, self.num_batches)
             yield index, order[index * self.batch_size : (index + 1) * self.batch_size]
 
 

@@ -58,7 +58,7 @@ def structure_of(where: Structure | Tensor, x: Input, edge_weight: Tensor | None
 
 def sources_of(x: Input, where: Structure, ids: Tensor | None) -> Tensor:
     """The rows of the sources.  # -> [num_src, d]"""
-    return x[0] if isinstance(x, tuple) else x if ids is None else gather(x, ids[: where.num_src])
+    return x[0] if isinstance(x, tuple) else x if ids is None else gather(x, ids[: where.num_src], check=False)
 
 
 def targets_of(x: Input, where: Structure, ids: Tensor | None) -> Tensor:
@@ -66,7 +66,7 @@ def targets_of(x: Input, where: Structure, ids: Tensor | None) -> Tensor:
     if isinstance(x, tuple):
         return x[1]
     own = slice(where.first, where.first + where.num_dst)
-    return x[own] if ids is None else gather(x, ids[own])
+    return x[own] if ids is None else gather(x, ids[own], check=False)
 
 
 def targets_first(rows: Tensor, where: Structure) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,11 +31,10 @@ class Fenced:
 
 
 class OnStream:
-    """The work of a stage, done on a stream of its own: takes items or `Fenced` ones, gives `Fenced` ones."""
+    """The work of a stage, done on its stream: takes items or `Fenced` ones, gives `Fenced` ones."""
 
-    def __init__(self, work: Callable[[Any], Any], device: torch.device) -> None:
-        self.work = work
-        self.stream = torch.cuda.Stream(device)
+    def __init__(self, work: Callable[[Any], Any], stream: torch.cuda.Stream) -> None:
+        self.work, self.stream = work, stream
 
     def __call__(self, item: Any) -> Fenced:
         with torch.cuda.stream(self.stream):

@@ -1,6 +1,7 @@
 """Samplers, and what they return."""
 
 from headrace.sample.hetero import HeteroSample, HeteroSampler
+from headrace.sample.mixed import MixedSampler
 from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.pending import Pending
@@ -11,6 +12,7 @@ __all__ = [
     "Block",
     "HeteroSample",
     "HeteroSampler",
+    "MixedSampler",
     "NegativeSampler",
     "NegativeSampling",
     "Negatives",

@@ -58,9 +58,12 @@ def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) ->
     """A sample as PyG's samplers return it, all of it int64."""
 
     def wide(ids: Tensor) -> Tensor:
+        if not in_memory:
+            return ids.long()
         return ids if ids.dtype == torch.int64 else pool.empty(ids.shape, torch.int64).copy_(ids)
 
-    row, col = sample.edge_index(out=pool.empty((2, sample.num_edges), torch.int64))
+    in_memory = sample.device.type == "cpu"
+    row, col = sample.edge_index(out=pool.empty((2, sample.num_edges), torch.int64) if in_memory else None)
     return SamplerOutput(
         node=wide(sample.nodes),
         row=row,

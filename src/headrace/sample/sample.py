@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,6 +93,16 @@ class Sample:
             return out
         _native.expand_csr(self.indptr, self.indices, out, 1)
         return out
+
+    @property
+    def device(self) -> torch.device:
+        return self.nodes.device
+
+    def to(self, device: str | torch.device) -> Sample:
+        """The sample on a device. From page-locked memory the copies are not waited for."""
+        held = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in held.items()}
+        return dataclasses.replace(self, **moved)
 
     def __repr__(self) -> str:
         return f"Sample(seeds={self.num_seeds}, nodes={self.nodes.numel()}, edges={'+'.join(map(str, self.num_sampled_edges))})"

@@ -15,7 +15,8 @@ def drawable(graph: Graph) -> Graph:
     An edge of weight 0 would need a rank of its own kind in every kernel; without it a row's length is the number of edges that can
     be drawn. Edges keep their ids: `edge_id` holds the graph's own or, where it keeps none, positions in it.
     """
-    return graph.derived("drawable by weight", lambda: _drawable(graph))
+    made = graph.derived("drawable by weight", lambda: _drawable(graph))
+    return graph if made is None else made
 
 
 def cumulative(graph: Graph, *, threads: int) -> Tensor:  # -> [edges], float64
@@ -29,7 +30,8 @@ def _cumulative(graph: Graph, threads: int) -> Tensor:
     return torch.from_numpy(sums).to(graph.device)
 
 
-def _drawable(graph: Graph) -> Graph:
+def _drawable(graph: Graph) -> Graph | None:
+    """None where it is the graph as it is: one that kept itself would outlive its last user."""
     if graph.weight is None:
         raise ValueError("this graph has no weights to draw by: give from_edges(..., weight=...), or weighted=False")
     if graph.weight.dim() != 1:
@@ -41,9 +43,10 @@ def _drawable(graph: Graph) -> Graph:
         raise ValueError(f"weight[{at}] is {float(weight[at])}: weights to draw by must be finite and not negative")
     kept = weight > 0
     if weight is graph.weight and bool(kept.all()):
-        return graph
+        return None
     if graph.device.type != "cpu":
-        return _drawable(graph.to("cpu")).to(graph.device)
+        here = graph.to("cpu")
+        return (_drawable(here) or here).to(graph.device)
     if bool(kept.all()):
         return Graph(graph.indptr, graph.indices, **_beside(graph, weight, slice(None)))
     graph.validate()

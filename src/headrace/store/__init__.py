@@ -6,10 +6,19 @@ from headrace.store.cached import Cached
 from headrace.store.disk import FileRows
 from headrace.store.heap import kept_memory
 from headrace.store.hot import access_counts, access_probability, expected_hit_rate, hot_order
+from headrace.store.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
+from headrace.store.partition import HashPartition, Partition, TablePartition, hash_partition
+from headrace.store.partition_probability import probability_partition
+from headrace.store.placed import rows_for
+from headrace.store.placement import Placement, cliques, peer_access, place
 from headrace.store.pool import BufferPool, PoolUse
+from headrace.store.remote import Remote
+from headrace.store.remote_use import RemoteUse
+from headrace.store.shared import SharedRows
 from headrace.store.store import Store
 from headrace.store.tiered import Tiered
 from headrace.store.tiers import TieredUse, TierUse
+from headrace.store.turns import Pending
 
 __all__ = [
     "ArrayStore",
@@ -17,15 +26,32 @@ __all__ = [
     "CacheSeconds",
     "CacheUse",
     "Cached",
+    "DeviceRowsHandle",
     "FileRows",
+    "HashPartition",
+    "Partition",
+    "Pending",
+    "Placement",
     "PoolUse",
+    "Remote",
+    "RemoteUse",
+    "SharedRows",
     "Store",
+    "TablePartition",
     "TierUse",
     "Tiered",
     "TieredUse",
     "access_counts",
     "access_probability",
+    "cliques",
     "expected_hit_rate",
+    "hash_partition",
     "hot_order",
     "kept_memory",
+    "open_device_rows",
+    "peer_access",
+    "place",
+    "probability_partition",
+    "rows_for",
+    "share_device_rows",
 ]

@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace._arrays import as_ids, as_tensor
+from headrace._arrays import as_ids_near, as_tensor
 from headrace.kernels import gather
 from headrace.store.pool import BufferPool
 
 
 class ArrayStore:
-    """The plainest `Store`: rows of a tensor, gathered into buffers of a pool.
+    """The plainest `Store`: rows of a tensor, gathered into buffers of a pool, or, on a GPU, where they lie.
 
     >>> import torch
     >>> from headrace.store import ArrayStore
@@ -24,9 +24,10 @@ class ArrayStore:
     """
 
     def __init__(self, rows: Tensor | NDArray[Any], *, pool: BufferPool | None = None, threads: int | None = None) -> None:
-        self.rows = as_tensor(rows, "rows")
+        on_gpu = isinstance(rows, Tensor) and rows.is_cuda
+        self.rows = rows.detach().contiguous() if isinstance(rows, Tensor) and on_gpu else as_tensor(rows, "rows")
         self.writable = not isinstance(rows, np.ndarray) or rows.flags.writeable
-        self.pool = pool
+        self.pool = None if on_gpu else pool
         self.threads = threads
 
     def __len__(self) -> int:
@@ -40,14 +41,22 @@ class ArrayStore:
     def dtype(self) -> torch.dtype:
         return self.rows.dtype
 
-    def gather(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
         """Rows by id.  # [n] -> [n, d]"""
         if out is None and self.pool is not None:
             out = self.pool.empty((len(ids), *self.shape[1:]), self.dtype)
-        return gather(self.rows, ids, out=out, threads=self.threads)
+        return gather(self.rows, ids, out=out, threads=self.threads, check=check)
 
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add `delta[i]` to row `ids[i]`, repeated ids included.  # [n], [n, d]"""
         if not self.writable:
             raise ValueError("these rows are read-only (a memory map?): copy them, or open them copy-on-write")
-        self.rows.index_add_(0, as_ids(ids, "ids").long(), delta)
+        where = as_ids_near(ids, "ids", self.device).to(self.device).long()
+        if self.device.type == "cpu":
+            self.rows.index_add_(0, where, delta)
+        else:  # which sorts, where index_add_ would let atomics decide the order
+            self.rows.index_put_((where,), delta.to(self.device), accumulate=True)

@@ -95,8 +95,8 @@ class Cached:
         """Where the cached rows lie, and what `gather` returns."""
         return self._rows.device
 
-    def gather(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Rows by id, on the cache's device.  # [n] -> [n, d]"""
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
+        """Rows by id, on the cache's device. Ids are looked at in any case.  # [n] -> [n, d]"""
         wanted = self._checked(ids, "ids")
         shape = (len(wanted), *self.shape[1:])
         if out is None:

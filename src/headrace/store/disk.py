@@ -18,6 +18,7 @@ from headrace import _native
 from headrace._arrays import as_ids, as_tensor, thread_count
 from headrace.kernels import gather
 from headrace.kernels._sharded import check_ids
+from headrace.store.moves import as_bytes
 from headrace.store.pool import BufferPool
 
 
@@ -92,8 +93,8 @@ class FileRows:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def gather(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Rows by id.  # [n] -> [n, d]"""
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
+        """Rows by id. They are checked in any case.  # [n] -> [n, d]"""
         ids = as_ids(ids, "ids")
         check_ids(ids, len(self))
         shape = (len(ids), *self.shape[1:])
@@ -106,10 +107,13 @@ class FileRows:
 
     def read(self, ids: Tensor, out: Tensor, *, positions: Tensor | None = None) -> None:
         """Row ids[i] into row positions[i] of `out`, or into row i."""
-        if self._map is not None and self.mapped and positions is None:
-            gather(self._map, ids, out=out, threads=self.threads)
-            return
         if self.row_bytes == 0 or len(ids) == 0:
+            return
+        if self._map is not None and self.mapped:
+            if positions is None:
+                gather(self._map, ids, out=out, threads=self.threads)
+            else:
+                as_bytes(out)[positions] = as_bytes(gather(self._map, ids, threads=self.threads))
             return
         try:
             _native.read_rows(
@@ -118,7 +122,7 @@ class FileRows:
                 len(self),
                 self.row_bytes,
                 ids,
-                out.view(len(out), -1).view(torch.uint8),
+                as_bytes(out),
                 positions=positions,
                 threads=self.threads,
             )
@@ -127,7 +131,7 @@ class FileRows:
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Put rows in place of those of `ids`, no id twice."""
-        self._writable().index_copy_(0, ids.long(), rows)
+        as_bytes(self._writable())[ids.long()] = as_bytes(rows)
 
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add `delta[i]` to row `ids[i]`, repeated ids included. `flush` makes sure of it.  # [n], [n, d]"""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from headrace.kernels import ShardTable, add_sharded, gather_sharded
 from headrace.kernels import gather as gather_rows
+from headrace.store.moves import as_bytes, word_of
 from headrace.store.pinned import pin
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
@@ -16,17 +17,18 @@ class GpuMemory:
     """Two shards behind one table: the first `hot` slots are in GPU memory, the next `rest` in pinned memory.
 
     Rows of both are padded to `stride` bytes, so that one kernel finds them by address and reads over the bus are whole sectors.
-    Work goes to the current stream; host memory changes only after all streams were waited for.
+    Gathers and additions go to the current stream; rows change place only after all streams were waited for.
     """
 
     def __init__(
         self, hot: int, rest: int, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype, *, stride: int, device: torch.device
     ) -> None:
         self.hot, self.rest, self.num_rows, self.shape, self.dtype = hot, rest, num_rows, shape, dtype
-        self.device, self.stride = device, stride
+        self.row_bytes, self.stride, self.device = torch.Size(shape).numel() * dtype.itemsize, stride, device
         self.slot: Tensor | None = None  # on the CPU; see MainMemory
         self.near = torch.empty((hot, stride), dtype=torch.uint8, device=device)
         self.far = BufferPool(limit=0).empty((rest, stride), torch.uint8)
+        self._word = word_of(self.row_bytes, stride)
         self._pinned = False
         self._hits = torch.zeros(2, dtype=torch.int64, device=device)
         self.table: ShardTable | None = None
@@ -64,34 +66,34 @@ class GpuMemory:
         add_sharded(self.table, ids.to(self.device), delta.to(self.device).contiguous())
 
     def fill(self, begin: int, ids: Tensor, source: Store) -> None:
-        self.write(torch.arange(begin, begin + len(ids)), source.gather(ids))
+        rows, near = self._words(source.gather(ids)), max(0, min(self.hot - begin, len(ids)))
+        self._words(self.near)[begin : begin + near] = rows[:near].to(self.device)
+        first = max(begin - self.hot, 0)
+        self._words(self.far)[first : first + len(ids) - near] = rows[near:]
 
     def read(self, slots: Tensor) -> Tensor:
         """Rows at slots, on the CPU."""
         near = slots < self.hot
         out = torch.empty((len(slots), *self.shape), dtype=self.dtype)
-        flat = out.view(len(slots), self.shape_size)
-        flat[near] = self._rows(self.near)[slots[near].to(self.device)].cpu()
-        flat[~near] = self._rows(self.far)[slots[~near] - self.hot]
+        words = self._words(out)
+        words[near] = self._words(self.near)[slots[near].to(self.device)].cpu()
+        words[~near] = self._words(self.far)[slots[~near] - self.hot]
         return out
 
     def write(self, slots: Tensor, rows: Tensor) -> None:
         near = slots < self.hot
-        flat = rows.view(len(slots), self.shape_size)
-        self._rows(self.near)[slots[near].to(self.device)] = flat[near].to(self.device)
-        self._rows(self.far)[slots[~near] - self.hot] = flat[~near]
+        words = self._words(rows)
+        self._words(self.near)[slots[near].to(self.device)] = words[near].to(self.device)
+        self._words(self.far)[slots[~near] - self.hot] = words[~near]
 
     def settle(self) -> None:
         """Wait until nothing reads these rows any more."""
         torch.cuda.synchronize(self.device)
 
     def hits(self) -> list[int]:
+        self.settle()  # gathers may be under way on any stream
         counted: list[int] = self._hits.tolist()
         return counted
 
-    @property
-    def shape_size(self) -> int:
-        return torch.Size(self.shape).numel()
-
-    def _rows(self, memory: Tensor) -> Tensor:  # [n, stride] bytes -> [n, width]
-        return memory.view(self.dtype)[:, : self.shape_size]
+    def _words(self, rows: Tensor) -> Tensor:  # [n, ...] -> [n, words of a row], padding left out
+        return as_bytes(rows).view(self._word)[:, : self.row_bytes // self._word.itemsize]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels import gather
+from headrace.store.moves import as_bytes, word_of
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
 
@@ -58,7 +59,8 @@ class MainMemory:
         return gather(self.rows, slots, threads=self.threads)
 
     def write(self, slots: Tensor, rows: Tensor) -> None:
-        self.rows[slots] = rows
+        word = word_of(self.rows.shape[1:].numel() * self.rows.element_size())
+        as_bytes(self.rows).view(word)[slots] = as_bytes(rows).view(word)
 
     def settle(self) -> None:
         """Wait until nothing reads these rows any more: on the CPU a gather is over when it returns."""

@@ -1,8 +1,9 @@
-"""Which rows change place when others become hot, and rows of repeated ids as one."""
+"""Which rows change place when others become hot, rows of repeated ids as one, and rows of any type as bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 from torch import Tensor
@@ -38,6 +39,16 @@ def changes_of(slots: Tensor, order: Tensor, hot: int, held: int) -> Changes:
     after[leaving] = -1
     entering = (was != becomes) & (becomes != 2)
     return Changes(entering.nonzero().flatten(), leaving.nonzero().flatten(), after)
+
+
+def as_bytes(rows: Tensor) -> Tensor:  # [n, ...] -> [n, bytes]
+    """The same memory: torch moves rows by index for some types only, but bytes it always does."""
+    return rows.view(len(rows), rows.shape[1:].numel()).view(torch.uint8)
+
+
+def word_of(*sizes: int) -> torch.dtype:
+    """The widest whole number that rows of these sizes in bytes are made of."""
+    return {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[gcd(8, *sizes)]
 
 
 def in_order(order: Tensor, rows: int) -> Tensor:

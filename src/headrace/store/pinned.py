@@ -18,10 +18,8 @@ def pin(memory: Tensor, owner: object, device: torch.device) -> None:
     Memory from torch's own pinned allocator would do, but it rounds sizes up to powers of two, and of a large table that may be
     half the machine. Register after the pages were written: threads touch them faster than the driver does.
     """
-    if memory.nbytes == 0:
-        return
     with torch.cuda.device(device):
-        code = int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE_AND_MAPPED))
+        code = 0 if memory.nbytes == 0 else int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE_AND_MAPPED))
     if code:
         raise RuntimeError(
             f"CUDA cannot pin {memory.nbytes:,} bytes of host memory (error {code}): "
@@ -32,7 +30,8 @@ def pin(memory: Tensor, owner: object, device: torch.device) -> None:
 
 def _unpin(memory: Tensor, device: torch.device) -> None:
     torch.cuda.synchronize(device)  # a kernel may still read it
-    _runtime().cudaHostUnregister(memory.data_ptr())
+    if memory.nbytes:
+        _runtime().cudaHostUnregister(memory.data_ptr())
 
 
 def _runtime() -> Any:

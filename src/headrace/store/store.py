@@ -18,6 +18,9 @@ class Store(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def gather(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Rows by id.  # [n] -> [n, d]"""
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
+        """Rows by id.  # [n] -> [n, d]
+
+        `check=False` is for ids that are known to be good, such as a sampler's: to look at ids on a GPU, the host waits for them.
+        """
         ...

@@ -19,7 +19,7 @@ from headrace.store.array import ArrayStore
 from headrace.store.disk import FileRows
 from headrace.store.gpu import GpuMemory
 from headrace.store.memory import MainMemory
-from headrace.store.moves import changes_of, in_order, sum_repeated
+from headrace.store.moves import as_bytes, changes_of, in_order, sum_repeated
 from headrace.store.pinned import Staging
 from headrace.store.pool import BufferPool
 from headrace.store.tiers import Budget, TieredUse, TierUse, row_stride, share_rows
@@ -113,17 +113,19 @@ class Tiered:
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add `delta[i]` to row `ids[i]` where it lies; rows of repeated ids are summed first, in order.  # [n], [n, d]"""
         ids = as_ids_near(ids, "ids", self.device)
+        if self.dtype == torch.bool:
+            raise ValueError("these rows are of torch.bool, which does not add up: keep them as int8")
         if delta.shape != (len(ids), *self.shape[1:]) or delta.dtype != self.dtype:
             raise ValueError(
                 f"delta must be {self.dtype}, of shape {(len(ids), *self.shape[1:])}; it is {delta.dtype}, {tuple(delta.shape)}"
             )
         check_ids(ids, len(self))
-        ids, delta = sum_repeated(ids.to(delta.device), delta.detach())
+        ids, delta = sum_repeated(ids.to(self.device), delta.detach().to(self.device))
         if self.disk is not None:
             here = ids.cpu().long()
-            on_disk = self._slots()[here] < 0
+            on_disk = here >= self._held if self._memory.slot is None else self._memory.slot[here] < 0
             if bool(on_disk.any()):
-                self.disk.add_(here[on_disk], delta[on_disk.to(delta.device)].cpu())
+                self.disk.add_(here[on_disk], delta[on_disk.to(self.device)].cpu())
             if self._changed is None:
                 self._changed = torch.zeros(len(self), dtype=torch.bool)
             self._changed[here[~on_disk]] = True
@@ -148,7 +150,7 @@ class Tiered:
         rows = torch.empty((len(change.entering), *self.shape[1:]), dtype=self.dtype)
         old = slots[change.entering]
         held = (old >= 0).nonzero().flatten()
-        rows[held] = self._memory.read(old[held])
+        as_bytes(rows)[held] = as_bytes(self._memory.read(old[held]))
         if self.disk is not None:
             absent = (old < 0).nonzero().flatten()
             self.disk.read(change.entering[absent], rows, positions=absent)
@@ -217,16 +219,15 @@ class Tiered:
     def _read_disk(self, ids: Tensor, positions: Tensor, out: Tensor) -> None:
         """While these rows are read, the GPU gathers the others."""
         assert self.disk is not None
-        if self._staging is None:
+        if self._staging is None or self.row_bytes == 0:
             self.disk.read(ids, out, positions=positions)
             return
         size = len(ids) * self.row_bytes
         buffer = self._staging.take(size)
         try:
-            rows = buffer[:size].view(len(ids), self.row_bytes)
+            rows = buffer[:size].view(self.dtype).view(len(ids), *self.shape[1:])
             self.disk.read(ids, rows)
-            into = out.view(len(out), -1).view(torch.uint8) if self.row_bytes else out.new_empty((len(out), 0), dtype=torch.uint8)
-            into.index_copy_(0, positions.to(self.device), rows.to(self.device, non_blocking=True))
+            as_bytes(out).index_copy_(0, positions.to(self.device), as_bytes(rows).to(self.device, non_blocking=True))
         finally:
             self._staging.give(buffer)
 

@@ -19,6 +19,7 @@ from headrace.graph import Dataset
 from headrace.loader import Batch, MovedBatch, NeighborLoader, WholeBatch
 from headrace.nn import GNN
 from headrace.pipeline import StageTimes, Trace
+from headrace.store import Store, hot_order, rows_for
 from headrace.train.checks import check_node_data, check_weights
 from headrace.train.clock import Clock
 from headrace.train.infer import infer, layers_of
@@ -190,7 +191,7 @@ def _open_run(
 
 
 # What may differ when a run goes on: it does not change what the run computes.
-_FREE = {"threads", "staleness", "checkpoint_seconds", "log_every", "tensorboard"}
+_FREE = {"threads", "staleness", "mode", "device_cache", "hot", "checkpoint_seconds", "log_every", "tensorboard"}
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
@@ -253,6 +254,7 @@ class NodeRecipe:
         self.weight = None
         if options.class_weights == "balanced":
             self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
+        self.rows = None if self.device.type == "cpu" or options.full_batch else self._placed_rows()
         self.loader: NeighborLoader | None = None
         self.whole: WholeBatch | MovedBatch | None = None
         if options.full_batch:
@@ -287,7 +289,7 @@ class NodeRecipe:
         return Step(loss, len(rows), count_right(rows.detach(), labels))
 
     def _batch_loss(self, batch: Batch, clock: Clock) -> Step:
-        there = batch.to(self.device)
+        there = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
         in_place = there.table is not None and getattr(self.model, "reads_table", False)
         if not in_place:
             with clock("gather", batch.index):
@@ -355,7 +357,7 @@ class NodeRecipe:
             loader = self._loader(nodes, shuffle=False)
             parts = []
             for batch in loader:
-                parts.append(self.model(batch.to(self.device)).cpu())
+                parts.append(self.model(batch).cpu())
                 progress(min((batch.index + 1) * self.options.batch_size, len(nodes)), len(nodes))
             return torch.cat(parts)
 
@@ -373,8 +375,21 @@ class NodeRecipe:
             seed=options.seed,
             threads=options.threads,
             staleness=options.staleness,
+            device=self.device,
+            mode=options.mode,
+            rows=self.rows,
             trace=trace,
         )
+
+    def _placed_rows(self) -> Store:
+        """Features where the GPU reads them."""
+        assert self.data.x is not None
+        order, options = None, self.options
+        if options.cache_budget is not None:
+            order = hot_order(
+                self.data.graph, by=options.hot, seeds=self.train_nodes, fanouts=options.fanouts, batch_size=options.batch_size
+            )
+        return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.options.precision == "bf16")

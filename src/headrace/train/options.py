@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from headrace._sizes import parse_size
+
 T = TypeVar("T", bound="RunOptions")
 
 
@@ -74,6 +76,11 @@ class NodeOptions(RunOptions):
     features: Literal["auto", "as_is", "rows"] = _option(
         "auto", "whether each node's features are scaled to sum to one (rows) or not (auto: if they look like bags of words)"
     )
+    mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = _option(
+        "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"
+    )
+    device_cache: str = _option("auto", "with a GPU, features kept in its memory: bytes (4GiB) or a share (20%), the rest pinned")
+    hot: Literal["degree", "probability"] = _option("degree", "with a GPU, which features are kept: by degree, or by expected use")
     class_weights: Literal["none", "balanced"] = _option("none", "weigh the loss by how rare a class is")
     validate: Literal["auto", "exact", "sampled", "none"] = _option(
         "auto", "how to validate: over all neighbours layer by layer, or over sampled ones (auto: exact where the model allows)"
@@ -82,6 +89,11 @@ class NodeOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         _choice(self, "model", "sage", "gcn", "gin", "gat", "gatv2")
+        _choice(self, "mode", "auto", "cpu", "uva", "gpu", "mixed")
+        _choice(self, "hot", "degree", "probability")
+        if self.device == "cpu" and (self.mode not in ("auto", "cpu") or self.device_cache != "auto"):
+            raise ValueError("mode and device_cache say what a GPU does: they need device cuda")
+        self.cache_budget  # noqa: B018 - is it a size?
         _choice(self, "norm", "none", "batch", "layer")
         _choice(self, "class_weights", "none", "balanced")
         _choice(self, "features", "auto", "as_is", "rows")
@@ -103,6 +115,15 @@ class NodeOptions(RunOptions):
     def depth(self) -> int:
         """Layers of the model, and hops of a sample."""
         return self.layers or len(self.fanout) or (2 if self.full_batch else 3)
+
+    @property
+    def cache_budget(self) -> int | float | None:
+        """`device_cache` as bytes, or as a share; None for as much as fits."""
+        if self.device_cache == "auto":
+            return None
+        if self.device_cache.endswith("%"):
+            return float(self.device_cache[:-1]) / 100
+        return parse_size(self.device_cache)
 
     @property
     def fanouts(self) -> tuple[int, ...]:

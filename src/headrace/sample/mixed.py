@@ -1,0 +1,97 @@
+"""`MixedSampler`: a GPU and CPU threads share one list of batches, by how fast each turns out to be."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from headrace.sample.neighbor import NeighborSampler
+from headrace.sample.sample import Sample
+
+_MEMORY = 0.8  # of the seconds a batch takes, how much of the estimate stays when a new one is measured
+
+
+@dataclass(frozen=True, eq=False)
+class Ticket:
+    """A batch that a place has taken on, and when it should be done."""
+
+    due: float
+
+
+@dataclass
+class Place:
+    """Somewhere that samples: how many batches at a time, how long one took lately, and when those under way should be done."""
+
+    name: str
+    slots: int
+    seconds: float | None = None
+    batches: int = 0
+    under_way: list[Ticket] = field(default_factory=list)  # the first `slots` of them now, the others in turn
+
+    def due(self, now: float) -> float:
+        """When a batch that is given to this place now should be done."""
+        ends = sorted(ticket.due for ticket in self.under_way)
+        begin = now if len(ends) < self.slots else max(ends[len(ends) - self.slots], now)
+        return begin + (self.seconds or 0.0)
+
+
+def choose(places: list[Place], now: float) -> Place:
+    """The place that should have a further batch done first. One that was never measured comes before all, once."""
+    for place in places:
+        if place.seconds is None and not place.under_way:
+            return place
+    known = [place for place in places if place.seconds is not None]
+    return min(known or places, key=lambda place: place.due(now))
+
+
+class MixedSampler:
+    """Samples of a `NeighborSampler` on a device and one on the CPU, which are the same bits: only where each is made differs.
+
+    Call `sample` from `threads` threads at a time. Each batch goes to the place that should have it done first, by what batches
+    took there so far (Quiver's mixed mode splits an epoch once; this goes on adapting).
+    """
+
+    def __init__(self, device: NeighborSampler, cpu: NeighborSampler, *, cpu_threads: int) -> None:
+        self.graph, self.fanouts = cpu.graph, cpu.fanouts
+        self.threads = cpu_threads + 1
+        self.places = [Place("device", 1), Place("cpu", cpu_threads)]
+        self._samplers = {"device": device, "cpu": cpu}
+        self._changed = threading.Condition()
+
+    def sample(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> Sample:
+        """As `NeighborSampler.sample`; the sample lies where it was made."""
+        options["threads"] = 1
+        with self._changed:
+            now = perf_counter()
+            place = choose(self.places, now)
+            ticket = Ticket(place.due(now))
+            place.under_way.append(ticket)
+            self._changed.wait_for(lambda: ticket in place.under_way[: place.slots])
+        begin = perf_counter()
+        try:
+            sample = self._samplers[place.name].sample(seeds, epoch, batch, **options)
+        finally:
+            with self._changed:
+                place.under_way.remove(ticket)
+                self._changed.notify_all()
+        with self._changed:
+            took = perf_counter() - begin
+            place.seconds = took if place.batches < 2 else _MEMORY * (place.seconds or took) + (1 - _MEMORY) * took
+            place.batches += 1
+        return sample
+
+    def seed_times(self, time: Any | None, seeds: int) -> Tensor | None:
+        return self._samplers["cpu"].seed_times(time, seeds)
+
+    def shares(self) -> dict[str, float]:
+        """What share of the batches each place made."""
+        total = sum(place.batches for place in self.places)
+        return {place.name: place.batches / total if total else 0.0 for place in self.places}
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(sampler.workspace_bytes for sampler in self._samplers.values())
