@@ -103,9 +103,8 @@ def rank_kernel(  # type: ignore[no-untyped-def]
     keep: tl.constexpr,
     rows: tl.constexpr,
     width: tl.constexpr,
-    chunk: tl.constexpr,
 ):
-    """The entries of lowest rank of each row, in the row's order: short rows of a tile together, then its long ones."""
+    """The entries of lowest rank of each row that has up to `width`, in the row's order."""
     begin, end = hop_rows(counts, hop)
     top = begin + tl.program_id(0).to(tl.int64) * rows
     if top >= end:
@@ -134,43 +133,11 @@ def rank_kernel(  # type: ignore[no-untyped-def]
         chosen = live
     place = edge + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
     hand_over(neighbours, raw, positions, edge_trees, stamp, place, start + offset, tree, chosen, claim, keep, disjoint)
-    if tl.max((there & (degree > width)).to(tl.int32)) > 0:
-        for i in range(tl.minimum(end - top, rows)):
-            if tl.load(degrees + top + i) > width:
-                _rank_long(
-                    key,
-                    word,
-                    batch,
-                    dependency,
-                    claim,
-                    top + i,
-                    nodes,
-                    trees,
-                    starts,
-                    degrees,
-                    row_ends,
-                    neighbours,
-                    weight,
-                    raw,
-                    edge_trees,
-                    positions,
-                    stamp,
-                    labor,
-                    depends,
-                    weighted,
-                    disjoint,
-                    keep,
-                    chunk,
-                )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rank_long(  # type: ignore[no-untyped-def]
-    key,
-    word,
-    batch,
-    dependency,
-    claim,
+def _rank_row(  # type: ignore[no-untyped-def]
+    request,
     row,
     nodes,
     trees,
@@ -183,6 +150,10 @@ def _rank_long(  # type: ignore[no-untyped-def]
     edge_trees,
     positions,
     stamp,
+    word,
+    dependency,
+    ranks,
+    pending,
     labor: tl.constexpr,
     depends: tl.constexpr,
     weighted: tl.constexpr,
@@ -190,7 +161,9 @@ def _rank_long(  # type: ignore[no-untyped-def]
     keep: tl.constexpr,
     chunk: tl.constexpr,
 ):
-    """The same for one row of any length, a chunk at a time."""
+    """The same for one long row, a chunk at a time."""
+    key, batch = tl.load(request), tl.load(request + 4)
+    claim = tl.load(request + 1) + (ranks - 1 - pending)
     row = row + tl.zeros([1, 1], tl.int64)
     node = tl.load(nodes + row).to(tl.int64)
     start, degrees_here, edge = tl.load(starts + row), tl.load(degrees + row), tl.load(row_ends + row)
@@ -261,3 +234,65 @@ def _rank_long(  # type: ignore[no-untyped-def]
             placed += tl.sum(chosen.to(tl.int32))
             source = start + first + offset
             hand_over(neighbours, raw, positions, edge_trees, stamp, place, source, tree, chosen, claim, keep, disjoint)
+
+
+@triton.jit(do_not_specialize=["hop", "word", "dependency"])  # type: ignore[untyped-decorator]
+def rank_long_kernel(  # type: ignore[no-untyped-def]
+    request,
+    counts,
+    nodes,
+    trees,
+    starts,
+    degrees,
+    row_ends,
+    neighbours,
+    weight,
+    raw,
+    edge_trees,
+    positions,
+    stamp,
+    hop,
+    word,
+    dependency,
+    ranks,
+    pending,
+    labor: tl.constexpr,
+    depends: tl.constexpr,
+    weighted: tl.constexpr,
+    disjoint: tl.constexpr,
+    keep: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    chunk: tl.constexpr,
+):
+    """The entries of lowest rank of each row that has more than `width`: those of `rows` rows one after the other. They are a
+    kernel of their own because they need so many registers that short rows would wait for room."""
+    begin, end = hop_rows(counts, hop)
+    top = begin + tl.program_id(0).to(tl.int64) * rows
+    for row in range(top, tl.minimum(top + rows, end)):
+        if tl.load(degrees + row) > width:
+            _rank_row(
+                request,
+                row,
+                nodes,
+                trees,
+                starts,
+                degrees,
+                row_ends,
+                neighbours,
+                weight,
+                raw,
+                edge_trees,
+                positions,
+                stamp,
+                word,
+                dependency,
+                ranks,
+                pending,
+                labor,
+                depends,
+                weighted,
+                disjoint,
+                keep,
+                chunk,
+            )

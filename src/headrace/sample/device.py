@@ -13,11 +13,12 @@ from headrace import _native
 from headrace.kernels import _triton_number, _triton_place, _triton_rank, _triton_sample
 from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
-from headrace.sample.workspace import HEAD, TILE, Bound, Workspace, Workspaces
+from headrace.sample.workspace import HEAD, STAMPS, TILE, Bound, Workspace, Workspaces
 
 _SAMPLE, _LABOR = 1, 6  # Purpose of native/philox.h
 _CHUNK = 256  # tiles whose sums are read at a time
 _SLOTS = 128  # most neighbours that a tile of rows draws together
+_SHORT = 64  # longest row whose ranks a tile of rows compares together
 _MOST_TREES = 2**24 - 1  # tree + 1 stands beside the hop in a Philox counter
 
 
@@ -155,6 +156,7 @@ class DeviceSampler:
         work.replays.clear()
         work.forget()
         self._write(work, seeds, epoch, batch, 0, time)
+        work.base = STAMPS  # stamps of this layout serve no other batch, also after an error
         if self.disjoint:
             work.table.fill_(-1)
             self._place(work, "seeds", -1, len(seeds), ranks, pending)
@@ -174,7 +176,6 @@ class DeviceSampler:
                 self._place(work, "all edges" if moved else "edges", hop, edges if moved else added, ranks, pending)
             self._number(work, hop, added, ranks, pending)
         self._relabel(work, edges, ranks, positions)
-        work.base = work.most_stamps  # stamps of this layout serve no other batch
         counts = work.counts.tolist()
         return self._pending(work, positions, counts=lambda: counts)
 
@@ -249,22 +250,11 @@ class DeviceSampler:
         )
         how = {"weighted": weight is not None, "disjoint": self.disjoint}
         if ranked:
-            _triton_rank.rank_kernel[(triton.cdiv(rows, 8),)](
-                *common,
-                0 if self.layer_dependency else hop,
-                self.batch_dependency,
-                ranks,
-                pending,
-                labor=self.labor,
-                depends=self.batch_dependency > 1,
-                keep=positions,
-                rows=8,
-                width=64,
-                chunk=1024,
-                num_warps=4,
-                enable_fp_fusion=False,
-                **how,
-            )
+            word = 0 if self.layer_dependency else hop
+            how |= {"labor": self.labor, "depends": self.batch_dependency > 1, "keep": positions, "enable_fp_fusion": False}
+            arguments = (*common, word, self.batch_dependency, ranks, pending)
+            _triton_rank.rank_kernel[(triton.cdiv(rows, 8),)](*arguments, rows=8, width=_SHORT, **how)
+            _triton_rank.rank_long_kernel[(triton.cdiv(rows, 4),)](*arguments, rows=4, width=_SHORT, chunk=512, **how)
         elif 0 <= fanout <= _SLOTS:
             slots = max(triton.next_power_of_2(fanout), 2)
             tile = max(512 // slots, 4)

@@ -29,8 +29,10 @@ def gpu_of(device: torch.device | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def find_place(graph: Graph, mode: Mode, device: str | torch.device | None, *, sums: bool) -> tuple[Place, torch.device]:
-    """Where to sample from `graph`: asks the GPU for its free memory where that decides."""
+def find_place(
+    graph: Graph, mode: Mode, device: str | torch.device | None, *, pinned: bool, sums: bool
+) -> tuple[Place, torch.device]:
+    """Where to sample from `graph`, made of one that is pinned or not: asks the GPU for its free memory where that decides."""
     wanted = None if device is None else torch.device(device)
     if graph.device.type != "cpu" and wanted is not None and wanted.index not in (None, graph.device.index):
         raise ValueError(f"the graph lies on {graph.device}, but device is {str(wanted)!r}: use graph.to({str(wanted)!r})")
@@ -40,7 +42,7 @@ def find_place(graph: Graph, mode: Mode, device: str | torch.device | None, *, s
         mode,
         device=None if wanted is None else wanted.type,
         graph_device=graph.device.type,
-        pinned=graph.is_pinned,
+        pinned=pinned,
         graph_bytes=graph.nbytes + (8 * graph.num_edges if sums else 0),
         free_bytes=torch.cuda.mem_get_info(wanted)[0] if wanted is not None and wanted.type == "cuda" else None,
     )
@@ -69,7 +71,7 @@ def device_sampler(
         placed.indices,
         fanouts,
         weight=placed.weight if options.pop("weighted") else None,
-        cumulative=_sums(placed, threads) if sums else None,
+        cumulative=_sums(placed, threads, pinned=mode == "uva") if sums else None,
         time=placed.time if options.pop("temporal") else None,
         edge_id=placed.edge_id,
         owner=placed,
@@ -77,9 +79,9 @@ def device_sampler(
     )
 
 
-def _sums(graph: Graph, threads: int) -> Tensor:
+def _sums(graph: Graph, threads: int, *, pinned: bool) -> Tensor:
     """Cumulative weights where the graph lies."""
     found = cumulative(graph, threads=threads)
-    if graph.device.type != "cpu" or pin_in_place(found, graph):
+    if not pinned or pin_in_place(found, graph):
         return found
     return graph.derived("pinned cumulative weights", found.pin_memory)

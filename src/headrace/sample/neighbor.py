@@ -97,7 +97,7 @@ class NeighborSampler:
         self._check(deduplicate_by)
         # What is drawn from: the graph, but for edges of weight 0.
         self.drawn = drawn = drawable(graph) if weighted else graph
-        self.place, self.device = find_place(drawn, mode, device, sums=weighted and replace)
+        self.place, self.device = find_place(drawn, mode, device, pinned=graph.is_pinned, sums=weighted and replace)
         how: dict[str, Any] = {
             "replace": replace,
             "disjoint": self.disjoint,

@@ -15,6 +15,7 @@ from headrace.sample.sample import Sample
 HEAD = 6  # of the parameters: key, base, tag, number of seeds, batch, and one to keep the seeds aligned; then seeds and times
 TILE = 1024  # edges that one program numbers
 _BOUND = 1 << 27  # edges up to which memory is reserved for the largest possible sample
+STAMPS = 2**31 - 1
 _TAGS = 1 << 22
 
 
@@ -55,7 +56,6 @@ class Workspace:
     id_type: torch.dtype
     hops: int
     cells: int  # of the stamps: one for each node of the graph, or 0 where they stand in a hash table
-    most_stamps: int
     seeds: int = 0
     nodes_room: int = 0
     edges_room: int = 0
@@ -98,7 +98,7 @@ class Workspace:
         """Room for the largest sample; the number of ranks that its nodes and edges have."""
         self.reserve_seeds(bound.seeds)
         self.grow(bound.num_nodes, bound.num_edges)
-        if self.base + 2 * (self.nodes_room + self.edges_room) > self.most_stamps or self.tag >= _TAGS:
+        if self.base + 2 * (self.nodes_room + self.edges_room) > STAMPS or self.tag >= _TAGS:
             self.forget()
         return bound.num_nodes + bound.num_edges
 
@@ -191,7 +191,6 @@ class Workspaces:
 
     def __init__(self, device: torch.device, id_type: torch.dtype, *, hops: int, cells: int) -> None:
         self.device, self._id_type, self._hops, self._cells = device, id_type, hops, cells
-        self.most_stamps = 2**31 - 1
         self._idle: list[Workspace] = []
         self._all: list[Workspace] = []
         self._lock = threading.Lock()
@@ -205,7 +204,7 @@ class Workspaces:
             if self._idle:
                 work = self._idle.pop()
             else:
-                work = Workspace(self.device, self._id_type, self._hops, self._cells, self.most_stamps)
+                work = Workspace(self.device, self._id_type, self._hops, self._cells)
                 self._all.append(work)
         if work.free is not None:
             torch.cuda.current_stream(self.device).wait_event(work.free)
