@@ -7,7 +7,7 @@ shift
 mkdir -p "$out"
 names="sampling gather cache aggregate loader train"
 if "${PYTHON:-python3}" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
-  names="$names gpu-sampling gpu-gather gpu-epoch"
+  names="$names gpu-sampling gpu-gather gpu-epoch gpu-tiers"
 fi
 for name in $names; do
   "${PYTHON:-python3}" -m headrace bench "$name" --json "$@" > "$out/$name.json"

@@ -28,6 +28,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "gpu-sampling": _on_gpu("gpu_sampling"),
     "gpu-gather": _on_gpu("gpu_gather"),
     "gpu-epoch": _on_gpu("gpu_epoch"),
+    "gpu-tiers": _on_gpu("gpu_tiers"),
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

@@ -67,40 +67,54 @@ def _find(  # type: ignore[no-untyped-def]
     return base + tl.where(there, inner, 0) * stride, shard, there
 
 
-@triton.jit(do_not_specialize=["num_rows", "count"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows", "count", "blocks", "programs"])  # type: ignore[untyped-decorator]
 def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
     location,
     begins,
     bases,
     ids,
+    order,
     out,
     hits,
     num_rows,
     count,
+    blocks,
+    programs,
     by_table: tl.constexpr,
     row_bits: tl.constexpr,
     shards: tl.constexpr,
     stride: tl.constexpr,
     counted: tl.constexpr,
+    ordered: tl.constexpr,
     unit_bytes: tl.constexpr,
     per_chunk: tl.constexpr,
     chunks: tl.constexpr,
     lanes: tl.constexpr,
+    line: tl.constexpr,
     block: tl.constexpr,
 ):
-    target, column, there = _cut(count, chunks, lanes, block)
-    row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
-    address, shard, there = _find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
-    start = address + column * (per_chunk * unit_bytes)
-    # The compiler cannot know how addresses from a table are aligned, and without it reads unit by unit.
-    source = tl.multiple_of(start.to(tl.pointer_type(out.dtype.element_ty), bitcast=True), per_chunk * unit_bytes)
-    unit = tl.arange(0, per_chunk)[None, :]
-    value = tl.load(source[:, None] + unit, mask=there[:, None])
-    tl.store(out + (target * (chunks * per_chunk) + column * per_chunk)[:, None] + unit, value, mask=there[:, None])
-    if counted:  # last, for threads wait for one another here
-        for s in tl.static_range(shards):
-            found = tl.sum((there & (column == 0) & (shard == s)).to(tl.int64), axis=0)
-            tl.atomic_add(hits + s, found, sem="relaxed")
+    chunk_bytes: tl.constexpr = per_chunk * unit_bytes
+    for number in range(tl.program_id(0), blocks, programs):
+        first = tl.full([], block, tl.int64) * number
+        place = (first % lanes).to(tl.int32) + tl.arange(0, block)
+        turn = first // lanes + place // lanes
+        there = turn < count
+        target = tl.load(order + turn, mask=there, other=0).to(tl.int64) if ordered else turn
+        row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
+        address, shard, there = _find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
+        # Lanes stand on the lines of memory, not on the row's own: what a group of threads asks for at once is one request.
+        column = place % lanes - ((address // chunk_bytes) % line).to(tl.int32)
+        if counted:
+            for s in tl.static_range(shards):
+                found = tl.sum((there & (column == 0) & (shard == s)).to(tl.int64), axis=0)
+                tl.atomic_add(hits + s, found, sem="relaxed")
+        there = there & (column >= 0) & (column < chunks)
+        start = address + column * chunk_bytes
+        # The compiler cannot know how addresses from a table are aligned, and without it reads unit by unit.
+        source = tl.multiple_of(start.to(tl.pointer_type(out.dtype.element_ty), bitcast=True), chunk_bytes)
+        unit = tl.arange(0, per_chunk)[None, :]
+        value = tl.load(source[:, None] + unit, mask=there[:, None])
+        tl.store(out + (target * (chunks * per_chunk) + column * per_chunk)[:, None] + unit, value, mask=there[:, None])
 
 
 @triton.jit(do_not_specialize=["num_rows", "count"])  # type: ignore[untyped-decorator]
@@ -141,20 +155,21 @@ class Cut:
     per_chunk: int
     chunks: int
     lanes: int
+    line: int
     block: int
 
     @classmethod
-    def of(cls, row_bytes: int, *alignments: int, whole_lines: bool) -> Cut:
+    def of(cls, row_bytes: int, *alignments: int, on_lines: bool = False) -> Cut:
         """The widest that rows and addresses (all multiples of `alignments`) allow.
 
-        `whole_lines` leaves the last places of a row's last line empty, so that no line is asked for by two groups of threads:
-        over a bus that would be two requests.
+        `on_lines` gives a row places for all lines of memory that it may touch, wherever in a line it begins.
         """
         chunk = gcd(16, row_bytes, *alignments)
         unit = min(chunk, 4)
-        chunks, line = row_bytes // chunk, _LINE // chunk
-        lanes = -(-chunks // line) * line if whole_lines and row_bytes > _LINE else chunks
-        return cls(unit, chunk // unit, chunks, lanes, block=_WARPS * 32 * (4 if chunk == 16 else 8))
+        chunks, line = row_bytes // chunk, _LINE // chunk if on_lines else 1
+        latest = _LINE - gcd(_LINE, *alignments) if on_lines else 0  # where in a line a row may begin
+        lanes = -(-(row_bytes + latest) // (line * chunk)) * line
+        return cls(unit, chunk // unit, chunks, lanes, line, block=_WARPS * 32 * (4 if chunk == 16 else 8))
 
     def grid(self, count: int) -> tuple[int]:
         return (-(-count * self.lanes // self.block),)
@@ -165,7 +180,7 @@ def gather_rows(x: Tensor, ids: Tensor, out: Tensor, row_bytes: int) -> None:
     count = len(ids)
     if count == 0 or row_bytes == 0 or len(x) == 0:
         return
-    cut = Cut.of(row_bytes, *_alignment(x), *_alignment(out), whole_lines=False)
+    cut = Cut.of(row_bytes, *_alignment(x), *_alignment(out))
     with _on(x.device):
         _gather_kernel[cut.grid(count)](
             _units(x, cut.unit),
@@ -194,31 +209,44 @@ def gather_sharded_rows(
     row_bits: int,
     num_rows: int,
     hits: Tensor | None,
+    order: Tensor | None = None,
+    programs: int | None = None,
 ) -> None:
-    """out[i] = the row of ids[i], wherever it lies; rows that lie in no shard are left as they are."""
+    """out[i] = the row of ids[i], wherever it lies; rows that lie in no shard are left as they are.
+
+    `order` is a permutation: rows are read in this order. `programs` bounds how many work at a time.
+    """
     count = len(ids)
     if count == 0 or row_bytes == 0:
         return
-    cut = Cut.of(row_bytes, stride, base_alignment, *_alignment(out), whole_lines=True)
+    cut = Cut.of(row_bytes, stride, base_alignment, on_lines=True)
+    aligned = Cut.of(row_bytes, stride, base_alignment, *_alignment(out), on_lines=True)
+    cut = aligned if aligned.per_chunk * aligned.unit < cut.per_chunk * cut.unit else cut
+    most = cut.grid(count)[0]
     with _on(out.device):
-        _gather_sharded_kernel[cut.grid(count)](
+        _gather_sharded_kernel[(most if programs is None else min(programs, most),)](
             bases if location is None else location,
             bases if begins is None else begins,
             bases,
             ids,
+            ids if order is None else order,
             _units(out, cut.unit),
             bases if hits is None else hits,
             num_rows,
             count,
+            most,
+            most if programs is None else min(programs, most),
             by_table=location is not None,
             row_bits=row_bits,
             shards=len(bases),
             stride=stride,
             counted=hits is not None,
+            ordered=order is not None,
             unit_bytes=cut.unit,
             per_chunk=cut.per_chunk,
             chunks=cut.chunks,
             lanes=cut.lanes,
+            line=cut.line,
             block=cut.block,
             num_warps=_WARPS,
         )

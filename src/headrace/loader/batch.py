@@ -131,6 +131,10 @@ class MovedBatch:
         self.batch, self.device, self.index, self.batch_size = batch, device, batch.index, batch.batch_size
         self.table = None
 
+    def to(self, device: str | torch.device) -> Batch | WholeBatch | MovedBatch:
+        """The batch on a device: itself, if it is there."""
+        return self if torch.device(device).type == self.device.type else self.batch.to(device)
+
     def tensors(self) -> list[Tensor]:
         """What has been moved."""
         found = [value for value in vars(self).values() if isinstance(value, Tensor)]

@@ -12,6 +12,10 @@ from headrace.store.pinned import pin
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
 
+# Over the bus, so few programs are as fast as thousands, and the GPU's other work goes on beside them (docs/benchmarks.md).
+_PROGRAMS = 264
+_SORTED = 1 << 14  # rows from which sorting them pays
+
 
 class GpuMemory:
     """Two shards behind one table: the first `hot` slots are in GPU memory, the next `rest` in pinned memory.
@@ -52,7 +56,16 @@ class GpuMemory:
     def gather(self, ids: Tensor, out: Tensor) -> tuple[Tensor, Tensor] | None:
         """Rows in memory into `out`; what is on disk: its ids, and where in `out` it belongs (for that ids are waited for)."""
         assert self.table is not None
-        gather_sharded(self.table, ids.to(self.device, non_blocking=True), out=out, hits=self._hits, check=False)
+        over_bus = self.rest > 0
+        gather_sharded(
+            self.table,
+            ids.to(self.device, non_blocking=True),
+            out=out,
+            hits=self._hits,
+            check=False,
+            in_order=over_bus and len(ids) >= _SORTED,
+            programs=_PROGRAMS if over_bus else None,
+        )
         if self.hot + self.rest == self.num_rows:
             return None
         here = ids.cpu()
