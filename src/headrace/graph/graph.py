@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids, as_tensor, as_times, first_outside, thread_count
-from headrace._pinned import pin_in_place
+from headrace._pinned import PinError, pin_in_place
 from headrace.graph.time import before_all, sorted_order, times_in_order
 
 SelfLoops = Literal["keep", "add", "drop"]
@@ -177,9 +177,15 @@ class Graph:
         if self.is_pinned:
             return self
         self.validate()
-        if all(pin_in_place(array, self) for array in self._arrays()):
-            return self
-        return self._mapped(lambda array: array.pin_memory())
+        locked = []
+        try:
+            for array in self._arrays():
+                locked.append(pin_in_place(array, self))
+        except PinError:
+            for unlock in locked:  # or the copy would share arrays that are unlocked with this graph
+                unlock()
+            return self._mapped(lambda array: array.pin_memory())
+        return self
 
     def _arrays(self) -> list[Tensor]:
         arrays = (getattr(self, name) for name in _ARRAYS)

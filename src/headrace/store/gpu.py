@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headrace._pinned import pin_in_place
 from headrace.kernels import ShardTable, add_sharded, gather_sharded
 from headrace.kernels import gather as gather_rows
 from headrace.store.moves import as_bytes, word_of
-from headrace.store.pinned import pin
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
 
@@ -35,7 +35,7 @@ class GpuMemory:
 
     def place(self, slot: Tensor | None) -> None:
         if not self._pinned:
-            pin(self.far, self, self.device)
+            pin_in_place(self.far, self, device=self.device, remedy="keep fewer rows there (host=) and the rest on disk")
             self._pinned = True
         self.slot = slot
         bases = [self.near.data_ptr(), self.far.data_ptr()]
