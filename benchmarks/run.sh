@@ -5,6 +5,10 @@ set -euo pipefail
 out=${1:?usage: benchmarks/run.sh OUT [--scale 1 ...]}
 shift
 mkdir -p "$out"
-for name in sampling gather aggregate loader train; do
+names="sampling gather cache aggregate loader train"
+if "${PYTHON:-python3}" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
+  names="$names gpu-sampling gpu-gather gpu-epoch"
+fi
+for name in $names; do
   "${PYTHON:-python3}" -m headrace bench "$name" --json "$@" > "$out/$name.json"
 done

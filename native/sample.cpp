@@ -4,26 +4,12 @@
 
 #include "common.h"
 #include "draw.h"
-#include "memory.h"
 #include "relabel.h"
 #include "table.h"
+#include "workspace.h"
 
 namespace headrace {
 namespace {
-
-// One thread's stretch of frontier rows: positions are drawn for group g while the neighbours of group g - 1 and the
-// table entries of group g - 2 are on their way from memory.
-template <class Key>
-struct Stretch {
-    struct Group {
-        std::vector<int64_t> positions;
-        std::vector<Key> keys;
-        int64_t count = 0, edge = 0;
-    };
-    Group ring[3];
-    std::vector<int64_t> scratch;
-    DrawRow rows[kDrawGroup];
-};
 
 template <class Id, class Table>
 class TableSampler final : public Sampler<Id> {
@@ -39,27 +25,8 @@ public:
 
 private:
     using Key = typename Table::Key;
+    using Workspace = SampleWorkspace<Table>;
     static constexpr bool kTrees = std::is_same_v<Table, TreeTable>;
-
-    struct Workspace {
-        Table table;
-        Array<int64_t> begin;  // of the frontier's rows
-        Array<uint32_t> degree;
-        std::vector<Stretch<Key>> stretches;
-        std::vector<Key> raw;         // many threads: neighbours before relabelling
-        std::vector<uint8_t> is_new;  // and whether each is the first of its node
-
-        int64_t bytes() const {
-            return table.bytes() + begin.size() * 12 + static_cast<int64_t>(raw.capacity() * sizeof(Key) + is_new.capacity());
-        }
-        void reserve_rows(int64_t rows) {
-            if (begin.size() >= rows) return;
-            begin.reset();  // freed before it is made larger
-            degree.reset();
-            begin = Array<int64_t>(rows + rows / 16);
-            degree = Array<uint32_t>(rows + rows / 16);
-        }
-    };
 
     SampleResult expand(const SampleRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work);
     void count_rows(const SampleRequest& request, const Id* nodes, const int32_t* trees, int64_t rows, int64_t fanout,
@@ -242,17 +209,19 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
         if (static_cast<int>(work.stretches.size()) < parts) work.stretches.resize(static_cast<size_t>(parts));
         const auto add = [&](const Key* group, int64_t n, int64_t edge) {
             table.reserve(count, n, key_at);
+            int64_t next = count;
             for (int64_t q = 0; q < n; ++q) {
-                const int32_t local = table.find_or_add(group[q], static_cast<int32_t>(count));
+                const int32_t local = table.find_or_add(group[q], static_cast<int32_t>(next));
                 if constexpr (kTrees) {  // overwritten unless it is new
-                    all_nodes[count] = static_cast<Id>(node_of(group[q]));
-                    trees[count] = tree_of(group[q]);
+                    all_nodes[next] = static_cast<Id>(node_of(group[q]));
+                    trees[next] = tree_of(group[q]);
                 } else {
-                    all_nodes[count] = group[q];
+                    all_nodes[next] = group[q];
                 }
-                count += local == count;
+                next += local == next;
                 indices[edge + q] = local;
             }
+            count = next;
         };
         if (parts == 1) {
             walk(work.stretches[0], 0, frontier, [&](Key key) { table.prefetch(key); }, add);

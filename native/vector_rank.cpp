@@ -57,6 +57,13 @@ inline void swap(uint64_t& a, uint64_t& b) {
 
 // The one that `before` others lie below; all differ. Their order is lost.
 uint64_t select(uint64_t* values, int64_t count, int64_t before) {
+    if (count <= 64) {  // by counting, without branches that nobody can predict
+        for (int64_t i = 0; i < count; ++i) {
+            int64_t lower = 0;
+            for (int64_t j = 0; j < count; ++j) lower += values[j] < values[i];
+            if (lower == before) return values[i];
+        }
+    }
     int64_t low = 0, high = count - 1;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
@@ -94,6 +101,7 @@ void rank(PhiloxKey key, uint32_t hop, const Ranking& ranking, const DrawRow& ro
     uint64_t* copy = kept + rank_room(row.take);
     int64_t count = 0;
     uint64_t limit = ~uint64_t{0};
+    const int64_t full = row.take + (row.take > kChunk ? row.take : kChunk);  // early, so that few of the rest come in
     const auto shrink = [&] {
         for (int64_t i = 0; i < count; ++i) copy[i] = kept[i];
         limit = select(copy, count, row.take - 1);
@@ -118,7 +126,7 @@ void rank(PhiloxKey key, uint32_t hop, const Ranking& ranking, const DrawRow& ro
             for (int i = 0; i < kChunk; ++i) numbers[i] = minus_log(words[i]) / weights[i];
             __builtin_memcpy(words, numbers, sizeof words);  // not negative: their bits are in their order
         }
-        if (count + here > rank_room(row.take)) shrink();
+        if (count + here > full) shrink();
         for (int64_t i = 0; i < here; ++i) {
             const uint64_t value = uint64_t{words[i]} << 32 | static_cast<uint64_t>(first + i);
             if (value < limit) kept[count++] = value;

@@ -94,15 +94,17 @@ def test_a_forked_child_leaves_it_locked(runtime, monkeypatch):
 
 def test_a_graph_is_locked_in_place_or_copied(runtime):
     graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
-    assert graph.pin() is graph
-    assert graph.is_pinned
-    assert graph.indices.data_ptr() in runtime.registered
-    del graph
+    pinned = graph.pin()
+    assert pinned.is_pinned
+    assert pinned.indices.data_ptr() == graph.indices.data_ptr() in runtime.registered
+    assert graph.pin() is pinned is pinned.pin()
+    del graph, pinned
+    assert not runtime.registered
     graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
     runtime.refuses = lambda address, flags: address == graph.indices.data_ptr()
     copy = graph.pin()
-    assert copy is not graph
-    assert copy.indptr.data_ptr() != graph.indptr.data_ptr()  # not one that is unlocked when the first graph goes
+    assert copy.is_pinned
+    assert copy.indptr.data_ptr() != graph.indptr.data_ptr()  # which is not locked any more
     assert not runtime.registered
     assert torch.equal(copy.indices, graph.indices)
 

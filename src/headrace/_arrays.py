@@ -67,8 +67,18 @@ def _ids(tensor: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
 
 
 def as_times(array: Any, name: str) -> Tensor:
-    """A one-dimensional tensor of times: int64 or float64, to which narrower types are widened."""
-    tensor = as_tensor(array, name)
+    """A one-dimensional tensor of times on the CPU: int64 or float64, to which narrower types are widened."""
+    return _times(as_tensor(array, name), name)
+
+
+def as_times_near(array: Any, name: str, device: torch.device) -> Tensor:
+    """The same where the times may be on `device` already: they stay there, or on the CPU."""
+    if isinstance(array, Tensor) and array.device.type != "cpu" and array.device == device:
+        return _times(array.detach().contiguous(), name)
+    return as_times(array, name)
+
+
+def _times(tensor: Tensor, name: str) -> Tensor:
     if tensor.dim() != 1:
         raise ValueError(f"{name} must have one dimension, not shape {tuple(tensor.shape)}")
     if tensor.dtype.is_complex or tensor.dtype == torch.bool:

@@ -1,10 +1,6 @@
 """The GPU's kernel on CPU tensors, under Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-
-import pytest
+from interpreted import run_interpreted
 
 SCRIPT = """
 import torch
@@ -72,13 +68,6 @@ x = torch.full((64,), float("inf"))
 assert not on_gpu(x, dropped=1 << 15, relu=False, seed=1, gate=None).isnan().any()
 print("equal")
 """
-
-
-def run_interpreted(script: str) -> None:
-    pytest.importorskip("triton", reason="needs triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.stdout == "equal\n", done.stderr
 
 
 def test_dropout_draws_the_mask_of_the_cpu_under_the_interpreter():

@@ -472,11 +472,23 @@ def guarded(array):
     return copy
 
 
+WAYS = [
+    {},
+    {"weighted": True},
+    {"weighted": True, "gaps": True},
+    {"labor": True},
+    {"labor": True, "weighted": True, "batch_dependency": 3},
+    {"disjoint": True},
+    {"temporal": "uniform"},
+    {"temporal": "last", "inclusive": True},
+]
+
+
 def sample_from_damaged_graphs():
     tally = {"sampled": 0, "refused": 0}
     value = st.one_of(st.integers(-3, 60), st.sampled_from([-(2**62), -(2**31), 2**31 - 1, 2**32 + 1, 2**62]))
 
-    @settings(derandomize=True, deadline=None, database=None, max_examples=300, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, database=None, max_examples=600, suppress_health_check=list(HealthCheck))
     @given(small_graphs(), st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), value), max_size=4), st.data())
     def one(graph, damage, data):
         arrays = [graph.indptr.numpy().copy(), graph.indices.numpy().copy()]
@@ -485,14 +497,23 @@ def sample_from_damaged_graphs():
             if len(array):
                 limits = np.iinfo(array.dtype)
                 array[at % len(array)] = min(max(number, int(limits.min)), int(limits.max))
-        broken = hr.Graph(*(torch.from_numpy(guarded(a)) for a in arrays))
+        edges = len(arrays[1])
+        options = data.draw(st.sampled_from(WAYS))
+        weight = guarded(np.arange(edges, dtype=np.float32) % 5 + ("gaps" not in options))
+        time = guarded(np.sort(np.arange(edges) % 7))
+        broken = hr.Graph(
+            *(torch.from_numpy(guarded(a)) for a in arrays), weight=torch.from_numpy(weight), time=torch.from_numpy(time)
+        )
         fanouts = data.draw(st.lists(st.sampled_from([-1, 0, 2, 16, 17, 300]), min_size=1, max_size=3))
-        replace, by = data.draw(st.booleans()), data.draw(st.sampled_from(["stamp", "hash"]))
-        sampler = NeighborSampler(broken, fanouts, replace=replace, deduplicate_by=by)
+        replace = data.draw(st.booleans()) and not {"labor", "temporal"} & options.keys()
+        by = "auto" if {"disjoint", "temporal"} & options.keys() else data.draw(st.sampled_from(["stamp", "hash"]))
+        options = {name: value for name, value in options.items() if name != "gaps"}
         seeds = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), max_size=6))
+        until = [3] * len(seeds) if "temporal" in options else None
         for threads in (1, 2):
             try:
-                sample = sampler.sample(seeds, threads=threads, edge_ids=True)
+                sampler = NeighborSampler(broken, fanouts, replace=replace, deduplicate_by=by, **options)
+                sample = sampler.sample(seeds, threads=threads, edge_ids=True, time=until)
                 assert sample.nodes.numel() == 0 or 0 <= int(sample.nodes.min()) <= int(sample.nodes.max()) < graph.num_nodes
                 tally["sampled"] += 1
             except ValueError:

@@ -1,13 +1,24 @@
 """Draws by weight and LABOR: equal to the contract in Python to the last bit, and as likely as they must be."""
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_contract import assert_equals_reference, assert_same_sample, labor_word, minus_log, stream_key
+from sampling_contract import (
+    LABOR,
+    SAMPLE,
+    assert_equals_reference,
+    assert_same_sample,
+    labor_word,
+    minus_log,
+    philox,
+    stream_key,
+)
 from scipy.stats import chi2
 
 import headrace as hr
@@ -33,9 +44,25 @@ def test_minus_log_is_accurate_for_every_word():
     assert ours[-1] > 0
 
 
-@pytest.mark.parametrize("degree", [1 << 15])
-def test_ranks_of_a_long_row_equal_the_contract(degree):
-    """The order of 32768 ranks tells of their bits: one that is rounded otherwise would swap with another."""
+def test_ranks_are_equal_to_the_last_bit():
+    """Two entries a row, of weights that make their ranks equal but for the last bit: any other rounding takes another entry."""
+    rows, key = 3_000, stream_key(5, 0, 0, SAMPLE)
+    numbers = minus_log([philox(key, (0, node, 0, 0))[:2] for node in range(rows)])
+    weight = np.ones((rows, 2), np.float32)
+    weight[:, 1] = numbers[:, 1] / numbers[:, 0]
+    weight[::3, 1] = np.nextafter(weight[::3, 1], np.float32(0))
+    weight[1::3, 1] = np.nextafter(weight[1::3, 1], np.float32(np.inf))
+    graph = hr.Graph(
+        torch.arange(0, 2 * rows + 1, 2),
+        torch.arange(2 * rows, dtype=torch.int32) % rows,
+        weight=torch.from_numpy(weight.reshape(-1)),
+    )
+    sample = assert_equals_reference(NeighborSampler(graph, [1], weighted=True, seed=5), range(rows))
+    assert 0.2 < (sample.edge_id % 2).float().mean() < 0.8
+
+
+def test_ranks_of_a_long_row_equal_the_contract():
+    degree = 1 << 15
     weight = torch.from_numpy(np.exp(np.random.default_rng(0).normal(0, 3, degree)).astype(np.float32))
     graph = hr.Graph(torch.tensor([0, degree]), torch.zeros(degree, dtype=torch.int32), weight=weight)
     for fanout in (1, 2, 100, 5_000, degree - 1):
@@ -233,7 +260,7 @@ def test_dependent_batches_overlap():
 
 
 def test_in_each_batch_one_node_in_k_gets_a_new_number():
-    key = stream_key(3, 0, 0, 6)
+    key = stream_key(3, 0, 0, LABOR)
     words = np.array([[labor_word(key, 0, batch, node, 8) for batch in range(9)] for node in range(500)])
     changed = (np.diff(words, axis=1) != 0).mean(0)
     assert np.abs(changed - 1 / 8).max() < 0.07
@@ -253,7 +280,18 @@ def test_edges_of_weight_zero_are_dropped_from_a_copy():
         assert sample.nodes.tolist() == [3, 1, 0]
         assert sample.indices.tolist() == [1, 2]
         assert graph.indices[sample.edge_id].tolist() == [1, 0]
-    assert drawable(hr.Graph.from_edges([0], [1], weight=[1.0])).edge_id is None
+
+
+def test_a_graph_of_positive_weights_is_drawn_from_as_it_is():
+    graph = hr.Graph.from_edges([0], [1], weight=[1.0])
+    assert drawable(graph) is graph
+    gone = weakref.ref(graph)
+    gc.disable()  # nothing must wait for it: graphs are large
+    try:
+        del graph
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_weights_of_other_types_are_read_as_float32():

@@ -1,10 +1,22 @@
 """Benchmarks: every row is ours, the peers that are installed, and the machine's limit, from one run."""
 
 from collections.abc import Callable
+from importlib import import_module
 
 from headrace.bench import aggregate, cache, gather, loader, sampling, train
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
+
+
+def _on_gpu(name: str) -> Callable[[Setting], list[Row]]:
+    """A benchmark of the GPU: imported when it is run, for it needs Triton."""
+
+    def run(setting: Setting) -> list[Row]:
+        found: list[Row] = import_module(f"headrace.bench.{name}").run(setting)
+        return found
+
+    return run
+
 
 BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "sampling": sampling.run,
@@ -13,6 +25,9 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "aggregate": aggregate.run,
     "loader": loader.run,
     "train": train.run,
+    "gpu-sampling": _on_gpu("gpu_sampling"),
+    "gpu-gather": _on_gpu("gpu_gather"),
+    "gpu-epoch": _on_gpu("gpu_epoch"),
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -99,9 +99,9 @@ class _Ours:
         )
         self.model = GNN(data.num_features, HIDDEN, data.num_classes, layers=len(FANOUTS), dropout=DROPOUT)
         self.model.load_state_dict(first.state_dict())
-        self.seen = _Seen()
+        self.seen = Seen()
         self.trainer = Trainer(NodeRecipe(data, self.model, options), options, None, self.seen)
-        self.widths = [data.num_features, *[HIDDEN] * (len(FANOUTS) - 1), data.num_classes]
+        self.data = data
 
     def epoch(self) -> None:
         self.trainer.epoch()
@@ -114,22 +114,31 @@ class _Ours:
 
     @property
     def flop(self) -> float:
-        """Of the matrix products of a step: each layer's, forward, for the weights and (but in the first) for its input."""
-        found = [sum(self.seen.nodes[: depth + 1]) for depth in range(len(FANOUTS))][::-1]  # targets of each layer
-        total = 0.0
-        for i, rows in enumerate(found):
-            total += (2 if i == 0 else 3) * 2 * 2 * rows * self.widths[i] * self.widths[i + 1]
-        return total
+        return step_flop(self.data, self.seen.nodes)
 
 
-class _Seen(Watcher):
+class Seen(Watcher):
+    """What the trainer says of its epochs."""
+
     def __init__(self) -> None:
         self.times: list[dict[str, float]] = []
         self.nodes: list[float] = []
+        self.stages_seen: list[dict[str, Any]] = []
 
     def epoch(self, facts: dict[str, object]) -> None:
         self.times.append(facts["time"])  # type: ignore[arg-type]
         self.nodes = facts["sampled"]["nodes"]  # type: ignore[index]
+        self.stages_seen = facts["stages"]  # type: ignore[assignment]
+
+
+def step_flop(data: Dataset, nodes: list[float]) -> float:
+    """Of the matrix products of a step: each layer's, forward, for the weights and (but in the first) for its input."""
+    widths = [data.num_features, *[HIDDEN] * (len(FANOUTS) - 1), data.num_classes]
+    found = [sum(nodes[: depth + 1]) for depth in range(len(FANOUTS))][::-1]  # targets of each layer
+    total = 0.0
+    for i, rows in enumerate(found):
+        total += (2 if i == 0 else 3) * 2 * 2 * rows * widths[i] * widths[i + 1]
+    return total
 
 
 def _product_rate(dtype: torch.dtype) -> float:

@@ -68,6 +68,8 @@ def _facts(data: Dataset) -> dict[str, Any]:
         }
     if data.graph.weight is not None:
         facts["weights"] = str(data.graph.weight.dtype).removeprefix("torch.")
+    if data.graph.time is not None:
+        facts["times"] = str(data.graph.time.dtype).removeprefix("torch.")
     if data.x is not None:
         facts["features"] = f"{data.num_features} {str(data.x.dtype).removeprefix('torch.')}"
     if data.y is not None:

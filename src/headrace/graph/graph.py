@@ -35,7 +35,7 @@ class Graph:
     [0]
     """
 
-    __slots__ = ("__weakref__", "_derived", "edge_id", "indices", "indptr", "permutation", "time", "weight")
+    __slots__ = ("__weakref__", "_derived", "edge_id", "indices", "indptr", "is_pinned", "permutation", "time", "weight")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Graph:
         self.edge_id = None if edge_id is None else as_ids(edge_id, "edge_id")
         self.permutation = permutation
         self._derived: dict[str, Any] = {}
+        self.is_pinned = False  # whether it was made by `pin`
 
     @classmethod
     def from_edges(
@@ -148,12 +149,8 @@ class Graph:
 
     @property
     def device(self) -> torch.device:
-        """Where the graph lies. One in page-locked memory (`is_pinned`) is on the CPU, and a GPU may read it too."""
+        """Where the graph lies. One in page-locked memory (`is_pinned`) is on the CPU, and a GPU reads it too."""
         return self.indices.device
-
-    @property
-    def is_pinned(self) -> bool:
-        return self.device.type == "cpu" and torch.cuda.is_available() and self.indices.is_pinned()
 
     def to(self, device: str | torch.device) -> Graph:
         """The graph in the memory of a device, where a sampler's kernels read it fastest."""
@@ -165,27 +162,32 @@ class Graph:
         return self._mapped(lambda array: array.to(device))
 
     def pin(self) -> Graph:
-        """The graph in page-locked host memory, where kernels of a GPU read its edges over the bus (UVA) and the CPU as before.
+        """The graph in page-locked host memory (`is_pinned`), which kernels of a GPU read over the bus (UVA). Made once and kept.
 
-        Its arrays are locked in place, without a copy, until the graph is collected; a copy is made only of memory that the driver
-        cannot lock.
+        It shares this graph's arrays, locked in place; a copy is made only of memory that the driver cannot lock.
         """
         if self.device.type != "cpu":
             raise ValueError(f"this graph is on {self.device}: only one in host memory can be pinned")
         if not torch.cuda.is_available():
             raise RuntimeError("pinning serves a GPU, and torch sees none here")
-        if self.is_pinned:
-            return self
+        return self if self.is_pinned else self.derived("pinned", self._pinned)
+
+    def _pinned(self) -> Graph:
         self.validate()
-        locked = []
+        graph, locked = self._mapped(lambda array: array), []
         try:
             for array in self._arrays():
-                locked.append(pin_in_place(array, self))
+                locked.append(pin_in_place(array, graph))
         except PinError:
-            for unlock in locked:  # or the copy would share arrays that are unlocked with this graph
+            for unlock in locked:  # a copy is made of arrays that are not locked
                 unlock()
-            return self._mapped(lambda array: array.pin_memory())
-        return self
+            graph = self._mapped(lambda array: array.pin_memory())
+        graph.is_pinned = True
+        return graph
+
+    def with_weight(self, weight: Tensor | None) -> Graph:
+        """The same edges with other weights, in the order of `indices`; nothing else is copied."""
+        return Graph(self.indptr, self.indices, weight=weight, time=self.time, edge_id=self.edge_id, permutation=self.permutation)
 
     def _arrays(self) -> list[Tensor]:
         arrays = (getattr(self, name) for name in _ARRAYS)
@@ -197,7 +199,7 @@ class Graph:
         for name in _ARRAYS:
             array = getattr(self, name)
             setattr(graph, name, None if array is None else change(array))
-        graph._derived = {}
+        graph._derived, graph.is_pinned = {}, False
         return graph
 
     def degrees(self, *, loops: bool = True) -> Tensor:
@@ -231,14 +233,10 @@ class Graph:
         Edges of one time keep their order. Weights and ids go with their edges; a graph that kept no ids gets them: the
         positions in this graph. A graph in order already is returned as it is.
         """
-        if self.time is None:
-            raise ValueError("this graph has no times to sort by: give from_edges(..., time=...)")
         time = self.time
-        return (
-            self
-            if self.is_sorted_by_time()
-            else self.derived("sorted by time", lambda: self._in_order(sorted_order(self.indptr, time)))
-        )
+        if time is None:
+            raise ValueError("this graph has no times to sort by: give from_edges(..., time=...)")
+        return self if self.is_sorted_by_time() else self.derived("sorted by time", lambda: self._in_order_of(time))
 
     def is_sorted_by_time(self) -> bool:
         """Whether times do not decrease within any row."""
@@ -277,7 +275,9 @@ class Graph:
             permutation=position,
         )
 
-    def _in_order(self, order: Tensor) -> Graph:
+    def _in_order_of(self, time: Tensor) -> Graph:
+        self.validate()
+        order = sorted_order(self.indptr, time)
         beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id", "permutation")}
         beside["edge_id"] = order if self.edge_id is None else self.edge_id
         moved = {name: values if values is None or values is order else values[order] for name, values in beside.items()}

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+_UNIT = tl.constexpr(2.0**-53)
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def words_of(key, block, node, hop):  # type: ignore[no-untyped-def]
@@ -23,6 +25,32 @@ def drawn_below(key, slot, node, hop, degree, bound):  # type: ignore[no-untyped
     even = slot % 2 == 0
     pair = (tl.where(even, w0, w2).to(tl.uint64) << 32) | tl.where(even, w1, w3).to(tl.uint64)
     return tl.where(wide, tl.umulhi(pair, limit), narrow).to(tl.int64)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def drawn_by_weight(key, slot, node, hop, start, degree, live, cumulative):  # type: ignore[no-untyped-def]
+    """An entry for every slot in proportion to its weight, as native/weigh.h draws it: the first whose sum of weights is above
+    u * (the row's sum).  # [1, slots], [rows, 1] -> [rows, slots]"""
+    w0, w1, w2, w3 = words_of(key, slot // 2, node, hop)
+    even = slot % 2 == 0
+    high, low = tl.where(even, w0, w2).to(tl.int64), tl.where(even, w1, w3).to(tl.int64)
+    total = tl.load(cumulative + start + degree - 1, mask=degree > 0, other=0.0)
+    wanted = ((high << 21) | (low >> 11)).to(tl.float64) * _UNIT * total
+    first = tl.zeros_like(high)
+    last = first + tl.where(live, degree - 1, 0)
+    while tl.max((first < last).to(tl.int32)) > 0:
+        middle = first + (last - first) // 2
+        above = tl.load(cumulative + start + middle, mask=first < last, other=0.0) > wanted
+        open_still = first < last
+        last = tl.where(open_still & above, middle, last)
+        first = tl.where(open_still & (above == 0), middle + 1, first)
+    return first
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def tree_word(hop, tree):  # type: ignore[no-untyped-def]
+    """The last word of the counter for draws of a tree: no two trees share one."""
+    return hop | ((tree.to(tl.int64) + 1) << 8)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -26,7 +26,8 @@ class Fenced:
         stream = torch.cuda.current_stream()
         stream.wait_event(self.ended)
         for tensor in tensors:
-            tensor.record_stream(stream)
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
         return self.item
 
 

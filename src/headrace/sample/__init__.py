@@ -4,6 +4,8 @@ from headrace.sample.hetero import HeteroSample, HeteroSampler
 from headrace.sample.mixed import MixedSampler
 from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.neighbor import NeighborSampler
+from headrace.sample.pending import Pending
+from headrace.sample.places import Place
 from headrace.sample.sample import Block, Sample
 
 __all__ = [
@@ -15,5 +17,7 @@ __all__ = [
     "NegativeSampling",
     "Negatives",
     "NeighborSampler",
+    "Pending",
+    "Place",
     "Sample",
 ]

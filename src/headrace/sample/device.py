@@ -2,143 +2,124 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import triton
 from torch import Tensor
 
 from headrace import _native
-from headrace.kernels import _triton_sample as kernels
+from headrace.kernels import _triton_number, _triton_place, _triton_rank, _triton_sample
+from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
+from headrace.sample.workspace import HEAD, STAMPS, TILE, Bound, Workspace, Workspaces
 
-_SAMPLE = 1  # Purpose::sample of native/philox.h
-_HEAD = 4  # of the parameters: key, base, tag, number of seeds; then the seeds
-_TILE = 1024  # edges that one program numbers
+_SAMPLE, _LABOR = 1, 6  # Purpose of native/philox.h
 _CHUNK = 256  # tiles whose sums are read at a time
 _SLOTS = 128  # most neighbours that a tile of rows draws together
-_BOUND = 1 << 27  # edges up to which memory is reserved for the largest possible sample
-_STAMPS = 2**31 - 1
-_TAGS = 1 << 22
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The largest sample that `seeds` seeds can have."""
-
-    seeds: int
-    rows: tuple[int, ...]  # expanded by each hop
-    edges: tuple[int, ...]  # drawn by each hop
-
-    @classmethod
-    def of(cls, seeds: int, fanouts: Sequence[int], num_nodes: int) -> Bound | None:
-        """None where a fanout is unbounded, or the bound too far away to reserve memory for."""
-        rows, edges = [seeds], []
-        for fanout in fanouts:
-            if fanout < 0:
-                return None
-            edges.append(rows[-1] * fanout)
-            rows.append(min(edges[-1], num_nodes))
-        return cls(seeds, tuple(rows[:-1]), tuple(edges)) if sum(edges) <= _BOUND else None
-
-    @property
-    def num_edges(self) -> int:
-        return sum(self.edges)
-
-    @property
-    def num_nodes(self) -> int:
-        return sum(self.rows) + self.edges[-1]
-
-
-@dataclass(eq=False)
-class Workspace:
-    """Memory for one sample under way, and what is kept from one batch to the next."""
-
-    stamp: Tensor
-    seeds: int = 0
-    nodes_room: int = 0
-    edges_room: int = 0
-    base: int = 0
-    tag: int = 0
-    arrays: dict[str, Tensor] = field(default_factory=dict)
-    replays: dict[tuple[int, bool], torch.cuda.CUDAGraph] = field(default_factory=dict)
-    free: torch.cuda.Event | None = None  # after the last sample has been copied out
-
-    def __getattr__(self, name: str) -> Tensor:
-        try:
-            return self.__dict__["arrays"][name]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    @property
-    def nbytes(self) -> int:
-        return self.stamp.nbytes + sum(a.nbytes for a in self.arrays.values())
-
-
-class Pending:
-    """A sample whose kernels have been launched; `finish` waits for its sizes and takes it."""
-
-    def __init__(self, finish: Callable[[], Sample]) -> None:
-        self._finish = finish
-
-    def finish(self) -> Sample:
-        return self._finish()
+_SHORT = 64  # longest row whose ranks a tile of rows compares together
+_MOST_TREES = 2**24 - 1  # tree + 1 stands beside the hop in a Philox counter
 
 
 class DeviceSampler:
-    """`NeighborSampler` on a device. `indptr` must lie there; `indices` there or in page-locked host memory (UVA).
+    """`NeighborSampler` on a device. `indptr` must lie there; the other arrays there or in page-locked host memory (UVA).
 
     A batch of bounded size is one replay of a captured CUDA graph: memory is reserved for the largest possible sample, all sizes
     stay on the device, and the host reads them once, at the end. Where a fanout is -1 the bound is unknown, and each hop's sizes
-    are read before the next is launched.
+    are read before the next is launched. Nothing is checked here: the graph must be valid and the seeds nodes of it.
+
+    weight: draw by it; `cumulative` (its sums within rows, float64) takes its place with replacement.
+    time: of the edges; only those before a seed's time count in its tree (`inclusive`: also those at it), and the `last` of them
+        are taken if asked for. Trees are disjoint then.
+    edge_id: ids that samples give in place of positions.
+    owner: kept as long as the sampler, for memory that stays page-locked only as long as its graph.
     """
 
-    def __init__(self, indptr: Tensor, indices: Tensor, fanouts: Sequence[int], *, replace: bool, seed: int) -> None:
-        self.indptr, self.indices, self.fanouts, self.replace, self.seed = indptr, indices, list(fanouts), replace, seed
-        self.device = indptr.device
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        fanouts: Sequence[int],
+        *,
+        seed: int,
+        replace: bool = False,
+        disjoint: bool = False,
+        weight: Tensor | None = None,
+        cumulative: Tensor | None = None,
+        time: Tensor | None = None,
+        last: bool = False,
+        inclusive: bool = False,
+        labor: bool = False,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        edge_id: Tensor | None = None,
+        owner: object = None,
+    ) -> None:
+        self.indptr, self.indices, self.fanouts, self.seed = indptr, indices, list(fanouts), seed
+        self.replace, self.disjoint = replace, disjoint or time is not None
+        self.weight, self.cumulative, self.edge_id = weight, cumulative, edge_id
+        self.time, self.last, self.inclusive = time, last, inclusive
+        self.labor, self.layer_dependency, self.batch_dependency = labor, layer_dependency, batch_dependency
+        self.device, self._owner = indptr.device, owner
         self.num_nodes = indptr.numel() - 1
-        self._idle: list[Workspace] = []
-        self._all: list[Workspace] = []
-        self._lock = threading.Lock()
+        if self.disjoint and (len(self.fanouts) > 255 or self.num_nodes > 2**40):
+            raise ValueError("disjoint trees grow at most 255 hops, in a graph of at most 2^40 nodes")
+        self.workspaces = Workspaces(
+            self.device, indices.dtype, hops=len(self.fanouts), cells=0 if self.disjoint else max(self.num_nodes, 1)
+        )
 
     @property
     def workspace_bytes(self) -> int:
-        return sum(work.nbytes for work in self._all)
+        return self.workspaces.nbytes
 
-    def start(self, seeds: Tensor, epoch: int, batch: int, *, positions: bool) -> Pending:
-        """Launch the sample of `seeds`, which must be ids of nodes, int64, on the host or the device."""
-        key = _native.stream_key(self.seed, epoch, batch, _SAMPLE)
-        work = self._take()
-        try:
-            bound = Bound.of(len(seeds), self.fanouts, self.num_nodes)
-            launch = self._step if bound is None else self._leap
-            return launch(work, seeds, key, positions)
-        except BaseException:
-            self._give_back(work)
-            raise
+    def start(self, seeds: Tensor, epoch: int, batch: int, *, positions: bool, time: Tensor | None = None) -> Pending:
+        """Launch the sample of `seeds`, which must be ids of nodes, int64, on the host or the device, as their times."""
+        if self.disjoint and len(seeds) > _MOST_TREES:
+            raise ValueError("too many seeds for disjoint trees: at most 2^24 - 1 fit one batch")
+        with self._here():
+            work = self.workspaces.take()
+            try:
+                bound = self._bound(max(work.seeds, len(seeds))) or self._bound(len(seeds))
+                if bound is None:
+                    return self._step(work, seeds, epoch, batch, positions, time)
+                ranks = work.reserve(bound)
+                self._write(work, seeds, epoch, batch, ranks, time)
+                self._leap(work, bound, ranks, positions)
+                return self._pending(work, positions, counts=lambda: work.host_counts.tolist())
+            except BaseException:
+                self.workspaces.give_back(work)
+                raise
 
-    # ---- all hops at once
+    def _bound(self, seeds: int) -> Bound | None:
+        return Bound.of(seeds, self.fanouts, self.num_nodes * seeds if self.disjoint else self.num_nodes)
 
-    def _leap(self, work: Workspace, seeds: Tensor, key: int, positions: bool) -> Pending:
-        room = max(work.seeds, len(seeds))
-        bound = Bound.of(room, self.fanouts, self.num_nodes) or Bound.of(len(seeds), self.fanouts, self.num_nodes)
-        assert bound is not None
-        ranks = self._reserve(work, bound.seeds, bound.num_nodes, bound.num_edges)
-        self._write(work, seeds, key, ranks)
-        self._launch(work, bound, ranks, positions)
-        done = self._mark()
+    def _here(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _write(self, work: Workspace, seeds: Tensor, epoch: int, batch: int, ranks: int, time: Tensor | None) -> None:
+        key = _native.stream_key(self.seed, epoch, 0 if self.labor else batch, _LABOR if self.labor else _SAMPLE)
+        work.write(seeds, time, key=key, batch=batch, ranks=ranks)
+
+    def _pending(self, work: Workspace, positions: bool, *, counts: Callable[[], list[int]]) -> Pending:
+        done = self.workspaces.mark()
+        id_type = torch.int64 if self.edge_id is None else self.edge_id.dtype
 
         def finish() -> Sample:
             if done is not None:
                 done.synchronize()
-            return self._copied(work, work.host_counts.tolist(), positions)
+            with self._here():
+                return work.copied(counts(), id_type if positions else None)
 
-        return Pending(finish)
+        def release() -> None:
+            if done is not None:  # what was launched still reads the host's parameters
+                done.synchronize()
+            self.workspaces.give_back(work)
 
-    def _launch(self, work: Workspace, bound: Bound, ranks: int, positions: bool) -> None:
+        return Pending(finish, release)
+
+    def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool) -> None:
+        """All hops at once."""
         which = (bound.seeds, positions)
         replay = work.replays.get(which)
         if replay is not None:
@@ -146,63 +127,75 @@ class DeviceSampler:
             return
 
         def launches() -> None:
+            if self.disjoint:
+                work.table.fill_(-1)
+                self._place(work, "seeds", -1, bound.seeds, ranks, bound.num_nodes)
             self._number(work, -1, bound.seeds, ranks, bound.num_nodes)
             for hop in range(len(self.fanouts)):
                 self._draw(work, hop, bound.rows[hop], ranks, bound.num_nodes, positions)
+                if self.disjoint:
+                    self._place(work, "edges", hop, bound.edges[hop], ranks, bound.num_nodes)
                 self._number(work, hop, bound.edges[hop], ranks, bound.num_nodes)
-            self._relabel(work, bound.num_edges, ranks)
+            self._relabel(work, bound.num_edges, ranks, positions)
             work.host_counts.copy_(work.counts, non_blocking=True)
 
         launches()  # also compiles what has not been compiled
         if self.device.type == "cuda":
             graph = torch.cuda.CUDAGraph()
-            stream = torch.cuda.Stream(self.device)
+            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 launches()
             work.replays[which] = graph
 
-    # ---- one hop at a time
-
-    def _step(self, work: Workspace, seeds: Tensor, key: int, positions: bool) -> Pending:
-        pending, ranks = 1 << 29, 1 << 30
+    def _step(self, work: Workspace, seeds: Tensor, epoch: int, batch: int, positions: bool, time: Tensor | None) -> Pending:
+        """One hop at a time."""
+        pending, ranks, hops = 1 << 29, 1 << 30, len(self.fanouts)
+        work.reserve_seeds(len(seeds))
+        work.grow(len(seeds), 1)
         work.replays.clear()
-        work.stamp.fill_(-1)
-        work.base = work.tag = 0
-        self._reserve(work, len(seeds), len(seeds), 1)
-        work.arrays["words"].zero_()
-        self._write(work, seeds, key, 0)
+        work.forget()
+        self._write(work, seeds, epoch, batch, 0, time)
+        work.base = STAMPS  # stamps of this layout serve no other batch, also after an error
+        if self.disjoint:
+            work.table.fill_(-1)
+            self._place(work, "seeds", -1, len(seeds), ranks, pending)
         self._number(work, -1, len(seeds), ranks, pending)
         nodes = edges = 0
-        for hop in range(len(self.fanouts)):
+        for hop in range(hops):
             counts = work.counts.tolist()
             rows, nodes = counts[hop] - nodes, counts[hop]
-            added, edges = counts[len(self.fanouts) + 1 + hop] - edges, counts[len(self.fanouts) + 1 + hop]
+            added, edges = counts[hops + 1 + hop] - edges, counts[hops + 1 + hop]
             if nodes + added >= pending or edges >= pending:
                 raise ValueError("the sample is too large: use smaller fanouts or fewer seeds")
-            self._grow(work, nodes + added, edges)
+            moved = work.grow(nodes + added, edges)
             self._draw(work, hop, rows, ranks, pending, positions)
+            if moved:
+                self._place(work, "nodes", hop, nodes, ranks, pending)
+            if self.disjoint:
+                self._place(work, "all edges" if moved else "edges", hop, edges if moved else added, ranks, pending)
             self._number(work, hop, added, ranks, pending)
-        self._relabel(work, edges, ranks)
-        work.base = _STAMPS  # stamps of this layout serve no other batch
+        self._relabel(work, edges, ranks, positions)
         counts = work.counts.tolist()
-        return Pending(lambda: self._copied(work, counts, positions))
-
-    # ---- launches
+        return self._pending(work, positions, counts=lambda: counts)
 
     def _number(self, work: Workspace, hop: int, edges: int, ranks: int, pending: int) -> None:
         hops, last = len(self.fanouts), hop + 1 == len(self.fanouts)
-        tiles = max(triton.cdiv(edges, _TILE), 1)
         words = work.words[hop + 1]
-        kernels.number_kernel[(tiles,)](
+        _triton_number.number_kernel[(max(triton.cdiv(edges, TILE), 1),)](
             work.params,
             work.counts,
-            work.params[_HEAD:] if hop < 0 else work.raw,
+            work.params[HEAD:] if hop < 0 else work.raw,
             work.nodes,
             work.starts,
             work.degrees,
             work.row_ends,
+            work.trees if self.disjoint else work.raw,
+            work.edge_trees if self.disjoint else work.raw,
+            work.places if self.disjoint else work.raw,
             self.indptr,
+            self.indptr if self.time is None else self.time,
+            work.params if self.time is None else work.seed_times(self.time.dtype),
             work.stamp,
             words[0],
             words[1],
@@ -214,139 +207,69 @@ class DeviceSampler:
             seeds=hop < 0,
             last=last,
             replace=self.replace,
-            size=_TILE,
+            disjoint=self.disjoint,
+            temporal=self.time is not None,
+            inclusive=self.inclusive,
+            latest=self.last,
+            size=TILE,
             chunk=_CHUNK,
         )
 
+    def _place(self, work: Workspace, of: str, hop: int, count: int, ranks: int, pending: int) -> None:
+        """Cells of the hash table for seeds, nodes or edges."""
+        if count == 0:
+            return
+        ids = {"seeds": work.params[HEAD:], "nodes": work.nodes}.get(of, work.raw)
+        trees = work.trees if of == "nodes" else work.edge_trees
+        arrays = (work.params, work.counts, work.row_ends, ids, trees, work.table, work.places, work.stamp)
+        grid = (triton.cdiv(count, TILE),)
+        _triton_place.place_kernel[grid](*arrays, hop, work.table_bits, ranks, pending, of=of, size=TILE)
+
     def _draw(self, work: Workspace, hop: int, rows: int, ranks: int, pending: int, positions: bool) -> None:
         fanout = self.fanouts[hop]
+        if rows == 0 or fanout == 0:
+            return
+        replace = self.replace and fanout >= 0
+        ranked = fanout >= 0 and (self.labor or (self.weight is not None and not replace))
+        weight = self.weight if ranked else self.cumulative if replace else None
         common = (
             work.params,
             work.counts,
             work.nodes,
+            work.trees if self.disjoint else work.raw,
             work.starts,
             work.degrees,
             work.row_ends,
             self.indices,
+            self.indptr if weight is None else weight,
             work.raw,
+            work.edge_trees if self.disjoint else work.raw,
             work.positions,
             work.stamp,
             hop,
-            ranks,
-            pending,
         )
-        if rows == 0 or fanout == 0:
-            return
-        if 0 <= fanout <= _SLOTS:
+        how = {"weighted": weight is not None, "disjoint": self.disjoint}
+        if ranked:
+            word = 0 if self.layer_dependency else hop
+            how |= {"labor": self.labor, "depends": self.batch_dependency > 1, "keep": positions, "enable_fp_fusion": False}
+            arguments = (*common, word, self.batch_dependency, ranks, pending)
+            _triton_rank.rank_kernel[(triton.cdiv(rows, 8),)](*arguments, rows=8, width=_SHORT, **how)
+            _triton_rank.rank_long_kernel[(triton.cdiv(rows, 4),)](*arguments, rows=4, width=_SHORT, chunk=512, **how)
+        elif 0 <= fanout <= _SLOTS:
             slots = max(triton.next_power_of_2(fanout), 2)
             tile = max(512 // slots, 4)
-            kernels.draw_kernel[(triton.cdiv(rows, tile),)](
-                *common, replace=self.replace, keep=positions, rows=tile, slots=slots, num_warps=4
+            grid = (triton.cdiv(rows, tile),)
+            _triton_sample.draw_kernel[grid](
+                *common, ranks, pending, replace=replace, keep=positions, rows=tile, slots=slots, num_warps=4, **how
             )
         else:
-            kernels.draw_long_kernel[(rows,)](*common, replace=self.replace and fanout >= 0, chunk=256)
+            _triton_sample.draw_long_kernel[(rows,)](*common, ranks, pending, replace=replace, chunk=256, **how)
 
-    def _relabel(self, work: Workspace, edges: int, ranks: int) -> None:
+    def _relabel(self, work: Workspace, edges: int, ranks: int, positions: bool) -> None:
         if edges:
-            grid = (triton.cdiv(edges, _TILE),)
-            arrays = (work.params, work.counts, work.row_ends, work.raw, work.stamp, work.indices)
-            kernels.relabel_kernel[grid](*arrays, len(self.fanouts), ranks, size=_TILE)
-
-    # ---- memory
-
-    def _take(self) -> Workspace:
-        with self._lock:
-            if self._idle:
-                work = self._idle.pop()
-            else:
-                work = Workspace(torch.full((max(self.num_nodes, 1),), -1, dtype=torch.int32, device=self.device))
-                hops = len(self.fanouts)
-                work.arrays["counts"] = torch.zeros(2 * hops + 1, dtype=torch.int64, device=self.device)
-                work.arrays["host_counts"] = torch.zeros(2 * hops + 1, dtype=torch.int64, pin_memory=self.device.type == "cuda")
-                self._all.append(work)
-        if work.free is not None:
-            torch.cuda.current_stream(self.device).wait_event(work.free)
-        return work
-
-    def _give_back(self, work: Workspace) -> None:
-        work.free = self._mark()
-        with self._lock:
-            self._idle.append(work)
-
-    def _mark(self) -> torch.cuda.Event | None:
-        if self.device.type != "cuda":
-            return None
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self.device))
-        return event
-
-    def _reserve(self, work: Workspace, seeds: int, nodes: int, edges: int) -> int:
-        """Room for a sample; the number of ranks that its nodes and edges have."""
-        if work.seeds < seeds:
-            work.seeds = seeds
-            work.replays.clear()
-            work.arrays["params"] = torch.empty(_HEAD + seeds, dtype=torch.int64, device=self.device)
-            work.arrays["host_params"] = torch.empty(_HEAD + seeds, dtype=torch.int64, pin_memory=self.device.type == "cuda")
-        if work.nodes_room < nodes or work.edges_room < edges or "words" not in work.arrays:
-            self._grow(work, nodes, edges)
-        ranks = work.nodes_room + work.edges_room
-        if work.base + 2 * ranks > _STAMPS or work.tag >= _TAGS:
-            work.stamp.fill_(-1)
-            work.words.zero_()
-            work.base = work.tag = 0
-        return nodes + edges
-
-    def _grow(self, work: Workspace, nodes: int, edges: int) -> None:
-        """More room, keeping what is there."""
-        work.replays.clear()
-
-        def grown(name: str, size: int, dtype: torch.dtype) -> None:
-            old, new = work.arrays.get(name), torch.empty(max(size, 1), dtype=dtype, device=self.device)
-            if old is not None:
-                new[: len(old)] = old[: len(new)]
-            work.arrays[name] = new
-
-        if nodes > work.nodes_room or "nodes" not in work.arrays:
-            work.nodes_room = nodes
-            grown("nodes", nodes, self.indices.dtype)
-            grown("row_ends", nodes + 1, torch.int64)
-            grown("starts", nodes, torch.int64)
-            grown("degrees", nodes, torch.int64)
-        if edges > work.edges_room or "raw" not in work.arrays:
-            work.edges_room = edges
-            grown("raw", edges, self.indices.dtype)
-            grown("indices", edges, torch.int32)
-            grown("positions", edges, torch.int64)
-        tiles = max(triton.cdiv(max(work.edges_room, work.seeds), _TILE), 1)
-        if "words" not in work.arrays or work.words.shape[2] < tiles:
-            work.arrays["words"] = torch.zeros(len(self.fanouts) + 1, 2, tiles, dtype=torch.int64, device=self.device)
-
-    def _write(self, work: Workspace, seeds: Tensor, key: int, ranks: int) -> None:
-        """Parameters and seeds of a batch, to the device in one copy."""
-        work.tag += 1
-        signed = key - 2**64 if key >= 2**63 else key
-        head = work.host_params[:_HEAD].numpy()
-        head[:] = (signed, work.base, work.tag, len(seeds))
-        work.base += ranks
-        end = _HEAD + len(seeds)
-        if seeds.device.type == "cpu":
-            work.host_params[_HEAD:end].copy_(seeds)
-            work.params[:end].copy_(work.host_params[:end], non_blocking=True)
-        else:
-            work.params[:_HEAD].copy_(work.host_params[:_HEAD], non_blocking=True)
-            work.params[_HEAD:end].copy_(seeds)
-
-    def _copied(self, work: Workspace, counts: list[int], positions: bool) -> Sample:
-        hops = len(self.fanouts)
-        nodes, edges = counts[: hops + 1], counts[hops + 1 :]
-        try:
-            return Sample(
-                work.nodes[: nodes[-1]].clone(),
-                work.row_ends[: nodes[-2] + 1].clone(),
-                work.indices[: edges[-1]].clone(),
-                (nodes[0], *(b - a for a, b in itertools.pairwise(nodes))),
-                (edges[0], *(b - a for a, b in itertools.pairwise(edges))),
-                work.positions[: edges[-1]].clone() if positions else None,
-            )
-        finally:
-            self._give_back(work)
+            places = work.places if self.disjoint else work.raw
+            edge_id = work.raw if self.edge_id is None else self.edge_id
+            arrays = (work.params, work.counts, work.row_ends, places, work.stamp, work.indices, work.positions, edge_id)
+            identify = positions and self.edge_id is not None
+            grid = (triton.cdiv(edges, TILE),)
+            _triton_number.relabel_kernel[grid](*arrays, len(self.fanouts), ranks, identify=identify, size=TILE)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, as_times, first_outside, thread_count
+from headrace._arrays import as_ids_near, as_times_near, first_outside, thread_count
 from headrace.graph import Graph
 from headrace.kernels import gather
+from headrace.sample.launch import device_sampler, find_place
+from headrace.sample.pending import Pending
+from headrace.sample.places import Mode
 from headrace.sample.sample import Sample
 from headrace.sample.weights import cumulative, drawable
 from headrace.store import BufferPool
+
+if TYPE_CHECKING:
+    from headrace.sample.device import DeviceSampler
 
 # Up to here an array over all nodes finds a node's local id faster than a hash table does (measured; docs/sampling.md).
 _STAMP_NODES = 12 << 20
@@ -38,6 +44,10 @@ class NeighborSampler:
     temporal: "uniform" or "last". Of the edges into a node of a seed's tree only those before the seed's time count (`inclusive`:
         also those at it); "last" takes the latest of them in place of drawing. Trees are disjoint, `graph.time` must
         not decrease within a row (`Graph.sorted_by_time`), and `sample` is given a time for every seed.
+    device, mode: where to sample. "cuda" samples by kernels of the GPU, the same samples to the bit, and returns them in its
+        memory; so do graphs that are there (`Graph.to`) or pinned (`Graph.pin`). "gpu" copies the graph there, "uva" lets
+        the kernels read its edges from the host's memory, "auto" decides by size, and "cpu" keeps all on the CPU (`place` says
+        what was chosen, and why).
 
     >>> import headrace as hr
     >>> graph = hr.generate.community(nodes=1000, edges=20000, classes=4, features=0).graph
@@ -67,6 +77,8 @@ class NeighborSampler:
         threads: int | None = None,
         pool: BufferPool | None = None,
         deduplicate_by: Literal["auto", "stamp", "hash"] = "auto",
+        device: str | torch.device | None = None,
+        mode: Mode = "auto",
     ) -> None:
         self.graph = graph
         self.fanouts = [int(k) for k in fanouts]
@@ -85,21 +97,40 @@ class NeighborSampler:
         self._check(deduplicate_by)
         # What is drawn from: the graph, but for edges of weight 0.
         self.drawn = drawn = drawable(graph) if weighted else graph
+        self.place, self.device = find_place(drawn, mode, device, pinned=graph.is_pinned, sums=weighted and replace)
+        how: dict[str, Any] = {
+            "replace": replace,
+            "disjoint": self.disjoint,
+            "last": temporal == "last",
+            "inclusive": inclusive,
+            "labor": labor,
+            "layer_dependency": layer_dependency,
+            "batch_dependency": batch_dependency,
+        }
+        self._launched: DeviceSampler | None = None
+        if self.place.mode != "cpu":
+            self._launched = device_sampler(
+                drawn,
+                self.fanouts,
+                mode=self.place.mode,
+                device=self.device,
+                sums=weighted and replace,
+                threads=self.threads,
+                weighted=weighted,
+                temporal=temporal is not None,
+                seed=seed,
+                **how,
+            )
+            return
         self._native = _native.Sampler(
             drawn.indptr,
             drawn.indices,
             self.fanouts,
-            replace=replace,
             hash=deduplicate_by == "hash" or (deduplicate_by == "auto" and graph.num_nodes > _STAMP_NODES),
-            disjoint=self.disjoint,
             weight=drawn.weight if weighted else None,
             cumulative=cumulative(drawn, threads=self.threads) if weighted and replace else None,
             time=None if temporal is None else drawn.time,
-            last=temporal == "last",
-            inclusive=inclusive,
-            labor=labor,
-            layer_dependency=layer_dependency,
-            batch_dependency=batch_dependency,
+            **how,
         )
 
     def _check(self, deduplicate_by: str) -> None:
@@ -134,21 +165,57 @@ class NeighborSampler:
         time: Any | None = None,
         edge_ids: bool = False,
         threads: int | None = None,
+        check: bool = False,
     ) -> Sample:
         """The sample of `seeds` as batch `batch` of epoch `epoch`. Safe to call from many threads at a time.
 
         `time` is that of every seed, for temporal sampling. `edge_ids` also returns, per edge, the graph's `edge_id` (or the edge's
-        position where the graph keeps none).
+        position where the graph keeps none). Seeds and times on a GPU are looked at only if `check` says so, for the host would
+        wait for them: kernels follow what they are given.
         """
-        ids = as_ids(seeds, "seeds", dtype=torch.int64)
+        ids, times = self._checked(seeds, epoch, batch, time, check)
+        if self._launched is not None:
+            return self._launched.start(ids, epoch, batch, positions=edge_ids, time=times).finish()
+        return self._sample(ids, epoch, batch, times, edge_ids, threads)
+
+    def start(
+        self,
+        seeds: Any,
+        epoch: int = 0,
+        batch: int = 0,
+        *,
+        time: Any | None = None,
+        edge_ids: bool = False,
+        threads: int | None = None,
+        check: bool = False,
+    ) -> Pending:
+        """`sample` in two parts, so that others can work meanwhile: `start(...).finish()` is the sample.
+
+        On a GPU its kernels are launched now, on the current stream, and `finish` waits for them; on the CPU `finish` samples.
+        """
+        ids, times = self._checked(seeds, epoch, batch, time, check)
+        if self._launched is not None:
+            return self._launched.start(ids, epoch, batch, positions=edge_ids, time=times)
+        return Pending(lambda: self._sample(ids, epoch, batch, times, edge_ids, threads))
+
+    def _checked(self, seeds: Any, epoch: int, batch: int, time: Any | None, check: bool) -> tuple[Tensor, Tensor | None]:
+        ids = as_ids_near(seeds, "seeds", self.device).to(torch.int64)
         most = 2**32 if self.labor else 2**64
         if not 0 <= epoch < 2**32 or not 0 <= batch < most:
             raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
-        workers = self.threads if threads is None else thread_count(threads)
-        low, high = _native.id_range(ids, 1)
+        if ids.device.type == "cpu":
+            low, high = _native.id_range(ids, 1)
+        elif check and len(ids):
+            low, high = (int(bound) for bound in torch.aminmax(ids))
+        else:
+            low, high = 0, -1
         if low < 0 or high >= self.graph.num_nodes:
             at = first_outside(ids, 0, self.graph.num_nodes)
             raise IndexError(f"seeds[{at}] is {int(ids[at])}: the graph has nodes 0 to {self.graph.num_nodes - 1}")
+        return ids, self.seed_times(time, len(ids), check=check)
+
+    def _sample(self, ids: Tensor, epoch: int, batch: int, times: Tensor | None, edge_ids: bool, threads: int | None) -> Sample:
+        workers = self.threads if threads is None else thread_count(threads)
         nodes, indptr, indices, positions, tree, node_counts, edge_counts = self._native.sample(
             ids,
             self.pool.native,
@@ -157,7 +224,7 @@ class NeighborSampler:
             batch=batch,
             positions=edge_ids,
             threads=workers,
-            time=self.seed_times(time, len(ids)),
+            time=times,
         )
         edge_id = None if positions is None else torch.from_numpy(positions)
         if edge_id is not None and self.drawn.edge_id is not None:
@@ -173,7 +240,7 @@ class NeighborSampler:
             None if tree is None else torch.from_numpy(tree),
         )
 
-    def seed_times(self, time: Any | None, seeds: int) -> Tensor | None:  # -> [seeds]
+    def seed_times(self, time: Any | None, seeds: int, *, check: bool = False) -> Tensor | None:  # -> [seeds]
         """`time` in the type of the graph's times, after a check that every seed has one exactly if it needs one."""
         if (time is None) != (self.temporal is None):
             missing = "temporal sampling needs the time of every seed: give time="
@@ -181,10 +248,11 @@ class NeighborSampler:
         if time is None:
             return None
         assert self.drawn.time is not None
-        times = as_times(time, "time")
+        times = as_times_near(time, "time", self.device)
+        check = check or times.device.type == "cpu"
         if len(times) != seeds:
             raise ValueError(f"time has {len(times)} entries for {seeds} seeds")
-        if times.dtype.is_floating_point and bool(times.isnan().any()):
+        if times.dtype.is_floating_point and check and bool(times.isnan().any()):
             raise ValueError(f"time[{int(times.isnan().nonzero()[0])}] is not a number")
         if times.dtype.is_floating_point and seeds and not self.drawn.time.dtype.is_floating_point:
             raise ValueError("time holds real numbers, but the graph's times are integers: give integers")
@@ -192,5 +260,8 @@ class NeighborSampler:
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory kept between batches to find repeated nodes, over all threads that sample."""
+        """Memory kept between batches, over all samples under way at a time: on the CPU to find repeated nodes, on a GPU for all
+        that a sample may need."""
+        if self._launched is not None:
+            return self._launched.workspace_bytes
         return self._native.workspace_bytes

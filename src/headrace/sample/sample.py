@@ -85,7 +85,12 @@ class Sample:
     def edge_index(self, *, out: Tensor | None = None) -> Tensor:
         """Local ids of all edges as PyG writes them, hop by hop.  # -> [2, edges], int64"""
         if out is None:
-            out = torch.empty(2, self.num_edges, dtype=torch.int64)
+            out = torch.empty(2, self.num_edges, dtype=torch.int64, device=self.indices.device)
+        if out.device.type != "cpu":
+            rows = torch.arange(self.indptr.numel() - 1, device=out.device)
+            out[0] = self.indices
+            out[1] = torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.num_edges)
+            return out
         _native.expand_csr(self.indptr, self.indices, out, 1)
         return out
 

@@ -15,17 +15,23 @@ def drawable(graph: Graph) -> Graph:
     An edge of weight 0 would need a rank of its own kind in every kernel; without it a row's length is the number of edges that can
     be drawn. Edges keep their ids: `edge_id` holds the graph's own or, where it keeps none, positions in it.
     """
-    return graph.derived("drawable by weight", lambda: _drawable(graph))
+    made = graph.derived("drawable by weight", lambda: _drawable(graph))
+    return graph if made is None else made
 
 
 def cumulative(graph: Graph, *, threads: int) -> Tensor:  # -> [edges], float64
     """Sums of the weights within each row up to each edge, added in order. Made once per graph and kept."""
-    return graph.derived(
-        "cumulative weights", lambda: torch.from_numpy(_native.cumulative_weights(graph.indptr, graph.weight, threads))
-    )
+    return graph.derived("cumulative weights", lambda: _cumulative(graph, threads))
 
 
-def _drawable(graph: Graph) -> Graph:
+def _cumulative(graph: Graph, threads: int) -> Tensor:
+    assert graph.weight is not None
+    sums = _native.cumulative_weights(graph.indptr.cpu(), graph.weight.cpu(), threads)
+    return torch.from_numpy(sums).to(graph.device)
+
+
+def _drawable(graph: Graph) -> Graph | None:
+    """None where it is the graph as it is: one that kept itself would outlive its last user."""
     if graph.weight is None:
         raise ValueError("this graph has no weights to draw by: give from_edges(..., weight=...), or weighted=False")
     if graph.weight.dim() != 1:
@@ -36,8 +42,13 @@ def _drawable(graph: Graph) -> Graph:
         at = int(wrong.nonzero()[0])
         raise ValueError(f"weight[{at}] is {float(weight[at])}: weights to draw by must be finite and not negative")
     kept = weight > 0
+    if weight is graph.weight and bool(kept.all()):
+        return None
+    if graph.device.type != "cpu":
+        here = graph.to("cpu")
+        return (_drawable(here) or here).to(graph.device)
     if bool(kept.all()):
-        return graph if weight is graph.weight else Graph(graph.indptr, graph.indices, **_beside(graph, weight, slice(None)))
+        return Graph(graph.indptr, graph.indices, **_beside(graph, weight, slice(None)))
     graph.validate()
     before = torch.zeros(graph.num_edges + 1, dtype=torch.int64)
     torch.cumsum(kept, 0, out=before[1:])

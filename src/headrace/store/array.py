@@ -55,4 +55,8 @@ class ArrayStore:
         """Add `delta[i]` to row `ids[i]`, repeated ids included.  # [n], [n, d]"""
         if not self.writable:
             raise ValueError("these rows are read-only (a memory map?): copy them, or open them copy-on-write")
-        self.rows.index_add_(0, as_ids_near(ids, "ids", self.device).to(self.device).long(), delta)
+        where = as_ids_near(ids, "ids", self.device).to(self.device).long()
+        if self.device.type == "cpu":
+            self.rows.index_add_(0, where, delta)
+        else:  # which sorts, where index_add_ would let atomics decide the order
+            self.rows.index_put_((where,), delta.to(self.device), accumulate=True)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace._arrays import as_ids, as_tensor, first_outside
+from headrace.kernels import gather
 from headrace.store.array import ArrayStore
-from headrace.store.device_array import rows_as_store, take_rows
 from headrace.store.exchange import Exchange, Kind, Traffic, Transfer
 from headrace.store.partition import Partition
 from headrace.store.remote_use import RemoteUse
@@ -69,9 +69,9 @@ class Remote:
                 f"rows has {len(everything)} rows, the partition {partition.num_nodes} nodes: pass all rows, or use from_local"
             )
         mine = self._exchange.rank if problem is None and partition.ranks == self._exchange.ranks else None
-        share = take_rows(everything, partition.ids_of(mine) if mine is not None else torch.empty(0, dtype=torch.int64))
+        share = gather(everything, partition.ids_of(mine) if mine is not None else torch.empty(0, dtype=torch.int64))
         self._hold(share, replicate, threads=threads, problem=problem)
-        self.replicas.fill(take_rows(everything, self.replicas.copied))
+        self.replicas.fill(gather(everything, self.replicas.copied))
 
     @classmethod
     def from_local(
@@ -115,7 +115,8 @@ class Remote:
     def _hold(self, rows: Any, replicate: Tensor | None, *, threads: int | None, problem: str | None) -> None:
         """Take the share, once all ranks agree that they hold parts of one thing."""
         exchange, partition = self._exchange, self.partition
-        self.local = rows_as_store(rows, threads=threads)
+        is_store = isinstance(rows, Store) and not isinstance(rows, Tensor)  # a tensor has all the names of one
+        self.local: Store = rows if is_store else ArrayStore(rows, threads=threads)
         if partition.ranks != exchange.ranks:
             problem = problem or f"the partition is for {partition.ranks} ranks, the group has {exchange.ranks}"
         elif self.local.shape[0] != partition.size(exchange.rank):
@@ -156,7 +157,7 @@ class Remote:
     def dtype(self) -> torch.dtype:
         return self.local.dtype
 
-    def gather(self, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
         """Rows by id, from wherever they are. Collective.  # [n] -> [n, d]"""
         return self.prefetch(ids, out=out).wait()
 

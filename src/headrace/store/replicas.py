@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace._arrays import as_ids
-from headrace.store.device_array import DeviceArray
+from headrace.store.array import ArrayStore
 from headrace.store.partition import Partition
 
 
@@ -26,7 +26,7 @@ class Replicas:
         self.ready = False
         self._slots = torch.empty(0, dtype=torch.int32, device=device)
         self._rows_of_slots = torch.empty(0, dtype=torch.int64, device=device)
-        self._held: DeviceArray | None = None
+        self._held: ArrayStore | None = None
 
     def choose(self, ids: Tensor) -> None:
         """Decide what is copied; `fill` brings the rows."""
@@ -48,7 +48,7 @@ class Replicas:
         return int.from_bytes(blake2b(self.ids.numpy().data, digest_size=7).digest(), "little")
 
     def fill(self, rows: Tensor) -> None:
-        self._held = DeviceArray(rows.to(self.device).contiguous())
+        self._held = ArrayStore(rows.to(self.device).contiguous())
         self.ready = len(self.copied) > 0
 
     def slot_of(self, ids: Tensor) -> Tensor:

@@ -1,0 +1,105 @@
+"""Sampled edges per second on a GPU, from its memory and over the bus, de-duplicated and relabelled."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from headrace.bench.gpu import needs_gpu, random_read_rate
+from headrace.bench.measure import Row, time_in_turn
+from headrace.bench.setting import Setting
+from headrace.graph import Dataset
+from headrace.sample import NeighborSampler, Sample
+
+CASES = (((15, 10, 5), 1024), ((15, 10, 5), 4096), ((25, 10), 1024), ((25, 10), 4096))
+_METHODS = {"with replacement": {"replace": True}, "LABOR": {"labor": True}, "by weight": {"weighted": True}}
+
+
+def run(setting: Setting) -> list[Row]:
+    """Uniform draws in both places, beside our CPU sampler with all threads; then the other ways to draw, in GPU memory.
+
+    The limit is one random read of four bytes per edge: of the neighbour's id, wherever it lies.
+    """
+    device = needs_gpu()
+    data = setting.dataset()
+    limits = {
+        "gpu": random_read_rate(data.graph.indices.to(device), repeats=setting.repeats),
+        "uva": random_read_rate(data.graph.pin().indices, repeats=setting.repeats),
+    }
+    rows = []
+    for fanouts, size in CASES:
+        batches = seed_batches(data, size, setting.batches)
+        cpu = NeighborSampler(data.graph, fanouts, threads=setting.threads, device="cpu")
+        for mode in ("gpu", "uva"):
+            case = f"{mode}, fanout {','.join(map(str, fanouts))}, batch {size}"
+            setting.progress(case)
+            ours = NeighborSampler(data.graph, fanouts, device=device, mode=mode)  # type: ignore[arg-type]
+            check_equal(ours.sample(batches[0]), cpu.sample(batches[0]), case)
+            edges = through(ours, batches)
+            runs = {
+                "ours": partial(through, ours, batches),
+                "one": partial(through, ours, batches, ahead=1),
+                f"ours, CPU, {setting.threads} threads": partial(through, cpu, batches, ahead=1),
+            }
+            rates = {name: edges / s / 1e6 for name, s in time_in_turn(dict(runs), repeats=setting.repeats).items()}
+            alone = rates.pop("one")
+            rows.append(Row("gpu-sampling", case, "sampled edges", "M/s", rates.pop("ours"), rates, limits[mode] / 1e6))
+            rows.append(Row("gpu-sampling", f"{case}, one at a time", "sampled edges", "M/s", alone, {}, limits[mode] / 1e6))
+    return rows + _other_draws(setting, data, device, limits["gpu"])
+
+
+def _other_draws(setting: Setting, data: Dataset, device: torch.device, limit: float) -> list[Row]:
+    fanouts, size = CASES[0]
+    batches = seed_batches(data, size, setting.batches)
+    weighted = data.graph.with_weight(torch.rand(data.graph.num_edges))
+    rows = []
+    for name, options in _METHODS.items():
+        setting.progress(name)
+        graph = weighted if "weighted" in options else data.graph
+        ours = NeighborSampler(graph, fanouts, device=device, mode="gpu", **options)  # type: ignore[arg-type]
+        cpu = NeighborSampler(graph, fanouts, threads=setting.threads, device="cpu", **options)  # type: ignore[arg-type]
+        check_equal(ours.sample(batches[0]), cpu.sample(batches[0]), name)
+        through(ours, batches)
+        begin = perf_counter()
+        edges = through(ours, batches)
+        took = perf_counter() - begin
+        begin = perf_counter()
+        through(cpu, batches[:5], ahead=1)
+        theirs = (perf_counter() - begin) * len(batches) / len(batches[:5])
+        peers = {f"ours, CPU, {setting.threads} threads": edges / theirs / 1e6}
+        case = f"gpu, {name}, fanout {','.join(map(str, fanouts))}, batch {size}"
+        rows.append(Row("gpu-sampling", case, "sampled edges", "M/s", edges / took / 1e6, peers, limit / 1e6))
+    return rows
+
+
+def seed_batches(data: Dataset, size: int, count: int) -> list[Tensor]:
+    """Batches of training nodes, the same in every run."""
+    train = data.splits.get("train", torch.arange(data.num_nodes))
+    order = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(1))]
+    size = min(size, len(order))
+    return [order[i * size : (i + 1) * size].clone() for i in range(min(count, len(order) // size))]
+
+
+def through(sampler: NeighborSampler, batches: list[Tensor], *, ahead: int = 2) -> int:
+    """Edges of all batches, `ahead` of them launched before sizes of the first are read."""
+    pending: deque[object] = deque()
+    edges = 0
+    for index, seeds in enumerate(batches):
+        pending.append(sampler.start(seeds, 0, index))
+        if len(pending) == ahead:
+            edges += pending.popleft().finish().num_edges  # type: ignore[attr-defined]
+    while pending:
+        edges += pending.popleft().finish().num_edges  # type: ignore[attr-defined]
+    torch.cuda.synchronize()
+    return edges
+
+
+def check_equal(ours: Sample, cpu: Sample, case: str) -> None:
+    """The same bits, or nothing is timed."""
+    for name in ("nodes", "indptr", "indices"):
+        if not torch.equal(getattr(ours, name).cpu(), getattr(cpu, name)):
+            raise RuntimeError(f"{case}: {name} of the GPU's sample differ from the CPU's: nothing is timed")

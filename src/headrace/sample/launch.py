@@ -1,0 +1,90 @@
+"""A graph laid out for a GPU, and the sampler over it. Triton and CUDA are needed from here on, and what is missing is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headrace._pinned import PinError, pin_in_place
+from headrace.graph import Graph
+from headrace.sample.places import Mode, Place, choose
+from headrace.sample.weights import cumulative
+
+if TYPE_CHECKING:
+    from headrace.sample.device import DeviceSampler
+
+
+def gpu_of(device: torch.device | None) -> torch.device:
+    """The GPU that is meant, with its number. Raises where there is none, or nothing to program it with."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("sampling on a GPU needs one that torch sees, and torch.cuda.is_available() is False: use device='cpu'")
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        raise RuntimeError("sampling on a GPU needs Triton, which is not installed: pip install triton") from None
+    if device is not None and device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def find_place(
+    graph: Graph, mode: Mode, device: str | torch.device | None, *, pinned: bool, sums: bool
+) -> tuple[Place, torch.device]:
+    """Where to sample from `graph`, made of one that is pinned or not: asks the GPU for its free memory where that decides."""
+    wanted = None if device is None else torch.device(device)
+    if graph.device.type != "cpu" and wanted is not None and wanted.index not in (None, graph.device.index):
+        raise ValueError(f"the graph lies on {graph.device}, but device is {str(wanted)!r}: use graph.to({str(wanted)!r})")
+    if wanted is not None and wanted.type == "cuda" and graph.device.type == "cpu":
+        wanted = gpu_of(wanted)
+    place = choose(
+        mode,
+        device=None if wanted is None else wanted.type,
+        graph_device=graph.device.type,
+        pinned=pinned,
+        graph_bytes=graph.nbytes + (8 * graph.num_edges if sums else 0),
+        free_bytes=torch.cuda.mem_get_info(wanted)[0] if wanted is not None and wanted.type == "cuda" else None,
+    )
+    if place.mode == "cpu":
+        return place, torch.device("cpu")
+    return place, gpu_of(wanted if graph.device.type == "cpu" else graph.device)
+
+
+def device_sampler(
+    graph: Graph, fanouts: list[int], *, mode: str, device: torch.device, sums: bool, threads: int, **options: Any
+) -> DeviceSampler:
+    """The sampler of a graph without edges of weight 0, moved or pinned as `mode` says.
+
+    `sums`: draws are by weight and with replacement. `options` are those of `DeviceSampler`.
+    """
+    from headrace.sample.device import DeviceSampler  # which imports triton
+
+    if mode == "gpu":
+        placed = graph if graph.device.type != "cpu" else graph.derived(f"on {device}", lambda: graph.to(device))
+        indptr = placed.indptr
+    else:
+        placed = graph.pin()
+        indptr = graph.derived(f"indptr on {device}", lambda: graph.indptr.to(device))
+    return DeviceSampler(
+        indptr,
+        placed.indices,
+        fanouts,
+        weight=placed.weight if options.pop("weighted") else None,
+        cumulative=_sums(placed, threads, pinned=mode == "uva") if sums else None,
+        time=placed.time if options.pop("temporal") else None,
+        edge_id=placed.edge_id,
+        owner=placed,
+        **options,
+    )
+
+
+def _sums(graph: Graph, threads: int, *, pinned: bool) -> Tensor:
+    """Cumulative weights where the graph lies."""
+    found = cumulative(graph, threads=threads)
+    try:
+        if pinned:
+            pin_in_place(found, graph)
+    except PinError:
+        return graph.derived("pinned cumulative weights", found.pin_memory)
+    return found

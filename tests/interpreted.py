@@ -1,0 +1,17 @@
+"""Kernels of a GPU on CPU tensors: scripts run by Triton's interpreter, which must be chosen before triton is imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run_interpreted(script: str) -> None:
+    """Run a script, which must print "equal", in a process of its own; it may import from this folder."""
+    pytest.importorskip("triton", reason="needs triton")
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.stdout == "equal\n", done.stderr
