@@ -122,20 +122,27 @@ Access OnlineCache::access(const int64_t* ids, int64_t count) {
     ++batch_;
     Access access;
     access.source.resize(static_cast<size_t>(count));
+    // Rows that are there come first, whatever their order: none may make room for another of its own batch before it is read.
+    std::vector<int32_t> missing;
     for (int64_t i = 0; i < std::min(kAhead, count); ++i) request(ids, count, i);
     for (int64_t i = 0; i < count; ++i) {
         request(ids, count, i + kAhead);
+        const int32_t at = where_[ids[i]];
+        if (at < 0 || !slots_[at].filled) {
+            missing.push_back(static_cast<int32_t>(i));
+            continue;
+        }
+        policy_->hit(at);
+        hold(at, access);
+        access.source[i] = at;
+        ++access.hits;
+    }
+    for (const int32_t i : missing) {
         const int64_t node = ids[i];
         const int32_t at = where_[node];
         if (at >= 0) {
             Slot& s = slots_[at];
             policy_->hit(at);
-            if (s.filled) {
-                hold(at, access);
-                access.source[i] = at;
-                ++access.hits;
-                continue;
-            }
             if (s.fetched_by != batch_) {  // another gather is fetching it: waiting could be for long, so fetch it too
                 s.fetched_by = batch_;
                 s.row = begin_fetch(node, access);

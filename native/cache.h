@@ -87,7 +87,8 @@ public:
 // "sieve", "lru", "clock" or "s3fifo".
 std::unique_ptr<Policy> make_policy(const std::string& name, const std::vector<Slot>& slots, int64_t nodes);
 
-// A cache that learns from the past: ids are processed in order, and what a batch uses stays until the batch is finished.
+// A cache that learns from the past. Of a batch the ids that are there come first, then the others, each in order; what a batch
+// uses stays until it is finished.
 class OnlineCache : public Cache {
 public:
     OnlineCache(const std::string& policy, int64_t nodes, int64_t capacity);

@@ -2,26 +2,65 @@
 
 from __future__ import annotations
 
+import os
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_READ_ONLY = 8  # cudaHostRegisterReadOnly: for memory maps that may not be written
+_PORTABLE_AND_MAPPED = 1 | 2  # of cudaHostRegister: for every GPU of the process, at the address it has on the host
+_READ_ONLY = 8  # for memory maps that may not be written
 
 
-def pin_in_place(tensor: Tensor, owner: Any) -> bool:
-    """Page-lock the memory of a CPU tensor until `owner` is collected; False where the driver refuses this memory."""
-    if tensor.numel() == 0 or tensor.is_pinned():
-        return True
-    runtime = torch.cuda.cudart()
-    for flags in (0, _READ_ONLY):
-        if int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, flags)) == 0:
-            weakref.finalize(owner, _unpin, tensor)  # which also keeps the memory until then
-            return True
-    return False
+class PinError(RuntimeError):
+    """The driver does not page-lock this memory."""
 
 
-def _unpin(tensor: Tensor) -> None:
-    torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
+def pin_in_place(
+    memory: Tensor, owner: object, *, device: torch.device | None = None, remedy: str = "pin less"
+) -> weakref.finalize[Any, Any]:
+    """Page-lock the memory of a contiguous CPU tensor, and map it for all GPUs, until `owner` is collected.
+
+    Memory from torch's own pinned allocator would do too, but it rounds sizes up to powers of two, and of a large table that may
+    be half the machine. Register after the pages were written: threads touch them faster than the driver does. What is returned
+    undoes it when it is called, before `owner` goes; the memory is kept until then. A forked child undoes nothing, for the
+    registration is not its own. `device` is the GPU to ask (default: the current one), which is waited for before the end, since
+    a kernel may still read; `remedy` ends the error that says why not.
+    """
+    if memory.nbytes == 0 or memory.is_pinned():
+        return weakref.finalize(owner, _nothing)
+    with torch.cuda.device(device):
+        runtime = _runtime()
+        for flags in (_PORTABLE_AND_MAPPED, _PORTABLE_AND_MAPPED | _READ_ONLY):
+            code = int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, flags))
+            if code == 0:
+                return weakref.finalize(owner, _unpin, os.getpid(), memory, device)
+            _forget_refusal()
+    raise PinError(
+        f"CUDA refused to page-lock {memory.nbytes:,} bytes of host memory (error {code}): the limit of locked memory (ulimit -l) "
+        f"or of the container may be too low; {remedy}"
+    )
+
+
+def _unpin(process: int, memory: Tensor, device: torch.device | None) -> None:
+    if os.getpid() != process:
+        return
+    with suppress(RuntimeError):  # of an earlier kernel, which is reported elsewhere: nothing reads any more
+        torch.cuda.synchronize(device)
+    _runtime().cudaHostUnregister(memory.data_ptr())
+
+
+def _forget_refusal() -> None:
+    """CUDA keeps its last error until somebody asks, and torch asks when it launches a kernel: let it be this one that fails."""
+    with suppress(RuntimeError):
+        torch.ones(1, device="cuda")
+
+
+def _nothing() -> None:
+    """There is nothing to undo."""
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """Cache policies in plain Python, as their papers put them, and Belady's rule by looking at the whole trace.
 
-What a batch uses (`busy`) is passed over; with batches of one id this never happens, and they are the textbook's.
+Of a batch the ids that are there come first, and what it uses (`busy`) is passed over; with batches of one id neither shows, and
+they are the textbook's.
 """
 
 from collections import OrderedDict, deque
@@ -15,13 +16,17 @@ class Reference:
         self.busy = set()
 
     def batch(self, ids):
-        self.busy = set()
-        bypassed, hits, evicted = set(), [], []
-        for node in ids:
-            hits.append(node in self)
-            if node in self:
+        hits, evicted = [node in self for node in ids], []
+        here = [node for node in ids if node in self]
+        for node in here:
+            self.hit(node)
+        self.busy, bypassed = set(here), set()
+        for at, node in enumerate(ids):
+            if hits[at]:
+                continue
+            if node in self:  # came in a moment ago
+                hits[at] = True
                 self.hit(node)
-                self.busy.add(node)
             elif node not in bypassed:
                 if len(self) == self.capacity:
                     if all(other in self.busy for other in self.nodes()):

@@ -105,6 +105,30 @@ def test_slots_and_fetches_lead_to_the_right_nodes(policy, data):
     assert rows[found.fill].tolist() == found.fetch.tolist()
 
 
+@pytest.mark.parametrize("policy", ONLINE)
+def test_what_is_there_is_a_hit_wherever_in_the_batch_it_comes(policy):
+    cache = _native.OnlineCache(policy, 100, 4)
+    access(cache, [0, 1, 2, 3])
+    got = access(cache, [*range(10, 30), 3, 2, 1, 0])  # more misses than there is room
+    assert got.hits == 4
+    assert got.evicted.tolist() == []
+    assert got.fetch.tolist() == list(range(10, 30))
+    got = access(cache, [50, 51, 2, 52])
+    assert got.hits == 1
+    assert sorted(got.evicted.tolist()) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("policy", ONLINE)
+def test_what_another_batch_is_fetching_is_fetched_in_order_with_the_rest(policy):
+    cache = _native.OnlineCache(policy, 100, 4)
+    first = cache.access(np.array([5, 6]))
+    second = cache.access(np.array([7, 6, 8, 5]))
+    assert second.fetch.tolist() == [7, 6, 8, 5]  # all of them, so the store may write them where they belong
+    assert second.source.tolist() == [-1, -2, -3, -4]
+    cache.finish(first, True)
+    cache.finish(second, True)
+
+
 def test_sieve_keeps_what_is_used_again_through_a_scan():
     cache = _native.OnlineCache("sieve", 1000, 10)
     for _ in range(3):

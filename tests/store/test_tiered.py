@@ -304,7 +304,7 @@ from headrace.store import ArrayStore, FileRows, Tiered
 from headrace.store.moves import in_order
 from headrace.store.tiers import row_stride
 
-gpu.pin = lambda *_: None  # what only a driver can do
+gpu.pin_in_place = lambda *_, **__: None  # what only a driver can do
 gpu.GpuMemory.settle = lambda _: None
 torch.manual_seed(0)
 for dtype in (torch.float32, torch.bfloat16, torch.int8):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids, as_tensor, as_times, first_outside, thread_count
-from headrace._pinned import pin_in_place
+from headrace._pinned import PinError, pin_in_place
 from headrace.graph.time import before_all, sorted_order, times_in_order
 
 SelfLoops = Literal["keep", "add", "drop"]
@@ -174,8 +174,13 @@ class Graph:
 
     def _pinned(self) -> Graph:
         self.validate()
-        graph = self._mapped(lambda array: array)
-        if not all(pin_in_place(array, graph) for array in self._arrays()):
+        graph, locked = self._mapped(lambda array: array), []
+        try:
+            for array in self._arrays():
+                locked.append(pin_in_place(array, graph))
+        except PinError:
+            for unlock in locked:  # a copy is made of arrays that are not locked
+                unlock()
             graph = self._mapped(lambda array: array.pin_memory())
         graph.is_pinned = True
         return graph

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headrace._pinned import pin_in_place
+from headrace._pinned import PinError, pin_in_place
 from headrace.graph import Graph
 from headrace.sample.places import Mode, Place, choose
 from headrace.sample.weights import cumulative
@@ -82,6 +82,9 @@ def device_sampler(
 def _sums(graph: Graph, threads: int, *, pinned: bool) -> Tensor:
     """Cumulative weights where the graph lies."""
     found = cumulative(graph, threads=threads)
-    if not pinned or pin_in_place(found, graph):
-        return found
-    return graph.derived("pinned cumulative weights", found.pin_memory)
+    try:
+        if pinned:
+            pin_in_place(found, graph)
+    except PinError:
+        return graph.derived("pinned cumulative weights", found.pin_memory)
+    return found

@@ -12,6 +12,7 @@ from headrace.store.partition_probability import probability_partition
 from headrace.store.placed import rows_for
 from headrace.store.placement import Placement, cliques, peer_access, place
 from headrace.store.pool import BufferPool, PoolUse
+from headrace.store.ranks import Ranks
 from headrace.store.remote import Remote
 from headrace.store.remote_use import RemoteUse
 from headrace.store.shared import SharedRows
@@ -33,6 +34,7 @@ __all__ = [
     "Pending",
     "Placement",
     "PoolUse",
+    "Ranks",
     "Remote",
     "RemoteUse",
     "SharedRows",

@@ -26,7 +26,8 @@ class Cached:
     """A `Store` that keeps some rows of another one in memory or on a GPU.
 
     `capacity` is bytes (an int, or a text such as "4GiB"), or a float: a share of the rows. Each gather fetches the distinct rows
-    that are not there in one gather of the wrapped store; rows that find no room go by the cache, so no request is too large.
+    that are not there in one gather of the wrapped store; rows that find no room go by the cache, so no request is too large. Rows
+    that are there when a request begins are hits, wherever in it they come: none makes room for another row of its own request.
     Threads may gather at a time, and fetch at a time.
 
     Policies: "sieve" (NSDI'24), "lru", "clock", "s3fifo" (SOSP'23), and "planned", which takes the coming batches from `plan`

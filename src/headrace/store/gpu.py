@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from headrace._pinned import pin_in_place
 from headrace.kernels import ShardTable, add_sharded, gather_sharded
 from headrace.kernels import gather as gather_rows
-from headrace.store.moves import as_bytes, word_of
-from headrace.store.pinned import pin
+from headrace.store.moves import words_of
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
+from headrace.store.tiers import Share
 
 # Over the bus, so few programs are as fast as thousands, and the GPU's other work goes on beside them (docs/benchmarks.md).
 _PROGRAMS = 264
@@ -25,22 +29,30 @@ class GpuMemory:
     """
 
     def __init__(
-        self, hot: int, rest: int, num_rows: int, shape: tuple[int, ...], dtype: torch.dtype, *, stride: int, device: torch.device
+        self,
+        hot: int,
+        rest: int,
+        num_rows: int,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        *,
+        stride: int,
+        device: torch.device,
+        near: Tensor | None = None,
+        far: Tensor | None = None,
+        shards: int = 1,
     ) -> None:
         self.hot, self.rest, self.num_rows, self.shape, self.dtype = hot, rest, num_rows, shape, dtype
         self.row_bytes, self.stride, self.device = torch.Size(shape).numel() * dtype.itemsize, stride, device
         self.slot: Tensor | None = None  # on the CPU; see MainMemory
-        self.near = torch.empty((hot, stride), dtype=torch.uint8, device=device)
-        self.far = BufferPool(limit=0).empty((rest, stride), torch.uint8)
-        self._word = word_of(self.row_bytes, stride)
-        self._pinned = False
-        self._hits = torch.zeros(2, dtype=torch.int64, device=device)
+        self.near = torch.empty((hot, stride), dtype=torch.uint8, device=device) if near is None else near
+        self.far = BufferPool(limit=0).empty((rest, stride), torch.uint8) if far is None else far
+        self._unpin: Callable[[], Any] | None = None
+        self._hits = torch.zeros(shards + 1, dtype=torch.int64, device=device)  # the last counts host memory
         self.table: ShardTable | None = None
 
     def place(self, slot: Tensor | None) -> None:
-        if not self._pinned:
-            pin(self.far, self, self.device)
-            self._pinned = True
+        self._pin_far()
         self.slot = slot
         bases = [self.near.data_ptr(), self.far.data_ptr()]
         if slot is None:
@@ -103,10 +115,16 @@ class GpuMemory:
         """Wait until nothing reads these rows any more."""
         torch.cuda.synchronize(self.device)
 
-    def hits(self) -> list[int]:
+    def shares(self) -> list[Share]:
         self.settle()  # gathers may be under way on any stream
-        counted: list[int] = self._hits.tolist()
-        return counted
+        near, far = self._hits.tolist()
+        return [Share("device", str(self.device), self.hot, near), Share("host", "pinned memory", self.rest, far)]
+
+    def _pin_far(self) -> None:
+        """Once, and when it is filled: see `pin_in_place`."""
+        if self._unpin is None:
+            remedy = "keep fewer rows there (host=) and the rest on disk"
+            self._unpin = pin_in_place(self.far, self, device=self.device, remedy=remedy)
 
     def _words(self, rows: Tensor) -> Tensor:  # [n, ...] -> [n, words of a row], padding left out
-        return as_bytes(rows).view(self._word)[:, : self.row_bytes // self._word.itemsize]
+        return words_of(rows, self.row_bytes, self.stride)

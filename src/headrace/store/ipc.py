@@ -42,22 +42,26 @@ def share_device_rows(rows: Tensor, *, readers: int = 1) -> DeviceRowsHandle:
             f"CUDA cannot export this memory ({error}). It takes Linux, and memory of torch's plain allocator: "
             "PYTORCH_CUDA_ALLOC_CONF must not say expandable_segments:True or backend:cudaMallocAsync"
         ) from error
-    return DeviceRowsHandle(tuple(rows.shape), str(rows.dtype), rows.device.index, _uuid(rows.device.index), tickets)
+    return DeviceRowsHandle(tuple(rows.shape), str(rows.dtype), rows.device.index, device_uuid(rows.device), tickets)
 
 
-def open_device_rows(handle: DeviceRowsHandle, *, reader: int = 0) -> Tensor:
-    """The rows behind `handle`, on the GPU where they lie. `reader` (0, 1, ... `readers` - 1) must differ between processes."""
+def open_device_rows(handle: DeviceRowsHandle, *, reader: int = 0, device: torch.device | None = None) -> Tensor:
+    """The rows behind `handle`. `reader` (0, 1, ... `readers` - 1) must differ between processes.
+
+    `device` is the GPU that reads them: they are mapped for it, over the link between peers if they lie on another, and the tensor
+    says it is there. By default it is the GPU where they lie.
+    """
     if not 0 <= reader < len(handle.tickets):
         raise ValueError(f"reader {reader} of a handle for {len(handle.tickets)}: pass readers= to share_device_rows")
     if not torch.cuda.is_available():
         raise RuntimeError("opening GPU rows of another process needs a GPU that torch sees in this one")
-    here = [index for index in range(torch.cuda.device_count()) if _uuid(index) == handle.device_uuid]
+    here = [index for index in range(torch.cuda.device_count()) if device_uuid(torch.device("cuda", index)) == handle.device_uuid]
     if not here:
         raise RuntimeError(
             f"the rows are on GPU {handle.device_uuid}, which this process does not see: let CUDA_VISIBLE_DEVICES name it too"
         )
     ticket = list(handle.tickets[reader])
-    ticket[_DEVICE] = here[0]
+    ticket[_DEVICE] = here[0] if device is None else device.index
     try:
         rows: Tensor = rebuild_cuda_tensor(*ticket)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
@@ -68,5 +72,6 @@ def open_device_rows(handle: DeviceRowsHandle, *, reader: int = 0) -> Tensor:
     return rows
 
 
-def _uuid(device: int) -> str:
+def device_uuid(device: torch.device) -> str:
+    """What a GPU is called in every process, however they number them."""
     return str(torch.cuda.get_device_properties(device).uuid)

@@ -11,6 +11,7 @@ from headrace.kernels import gather
 from headrace.store.moves import as_bytes, word_of
 from headrace.store.pool import BufferPool
 from headrace.store.store import Store
+from headrace.store.tiers import Share
 
 
 class MainMemory:
@@ -65,5 +66,6 @@ class MainMemory:
     def settle(self) -> None:
         """Wait until nothing reads these rows any more: on the CPU a gather is over when it returns."""
 
-    def hits(self) -> list[int]:
-        return list(self._hits)
+    def shares(self) -> list[Share]:
+        hot, rest = self._hits
+        return [Share("device", "cpu", self.hot, hot), Share("host", "memory", len(self.rows) - self.hot, rest)]

@@ -1,41 +1,11 @@
-"""Host memory that a GPU reads: pages registered in place, and buffers on their way to it."""
+"""Buffers in pinned host memory for rows on their way to a GPU."""
 
 from __future__ import annotations
 
 import threading
-import weakref
-from typing import Any
 
 import torch
 from torch import Tensor
-
-_PORTABLE_AND_MAPPED = 3  # readable by every GPU of the process, at the address it has on the host
-
-
-def pin(memory: Tensor, owner: object, device: torch.device) -> None:
-    """Register the pages of a CPU tensor with CUDA until `owner` dies.
-
-    Memory from torch's own pinned allocator would do, but it rounds sizes up to powers of two, and of a large table that may be
-    half the machine. Register after the pages were written: threads touch them faster than the driver does.
-    """
-    with torch.cuda.device(device):
-        code = 0 if memory.nbytes == 0 else int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE_AND_MAPPED))
-    if code:
-        raise RuntimeError(
-            f"CUDA cannot pin {memory.nbytes:,} bytes of host memory (error {code}): "
-            "keep fewer rows there (host=) and the rest on disk"
-        )
-    weakref.finalize(owner, _unpin, memory, device)
-
-
-def _unpin(memory: Tensor, device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # a kernel may still read it
-    if memory.nbytes:
-        _runtime().cudaHostUnregister(memory.data_ptr())
-
-
-def _runtime() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 class Staging:

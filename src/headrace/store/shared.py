@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace._arrays import as_tensor
+from headrace._pinned import pin_in_place
 from headrace.store.array import ArrayStore
-from headrace.store.registered import register, unregister
 
 _FOLDER = Path("/dev/shm")
 _PREFIX = "headrace-rows-"
@@ -55,10 +55,9 @@ class SharedRows(ArrayStore):
         super().__init__(_map(file, facts["shape"], getattr(torch, facts["dtype"])), threads=threads)
         self.name = name
         self.pin = pin
-        self.pinned = register(self.rows) if (torch.cuda.is_available() if pin is None else pin) and self.rows.numel() else False
-        self._end = weakref.finalize(
-            self, _release, os.getpid(), file, name if created else None, self.rows if self.pinned else None
-        )
+        self.pinned = (torch.cuda.is_available() if pin is None else pin) and self.rows.numel() > 0
+        unpin = _pin(self.rows, self) if self.pinned else None
+        self._end = weakref.finalize(self, _release, os.getpid(), file, name if created else None, unpin)
 
     @classmethod
     def create(
@@ -211,11 +210,17 @@ def _reserve(name: str, size: int) -> int:
     return file
 
 
-def _release(process: int, file: int, name: str | None, pinned: Tensor | None) -> None:
-    if os.getpid() != process:  # a forked child inherits this, but neither the registration nor the name is its own
+def _pin(rows: Tensor, owner: SharedRows) -> Callable[[], Any]:
+    if not torch.cuda.is_available():
+        raise ValueError("pin=True needs a GPU that torch sees: use pin=False, or leave it out")
+    return pin_in_place(rows, owner, remedy="pin=False keeps the rows unregistered")
+
+
+def _release(process: int, file: int, name: str | None, unpin: Callable[[], Any] | None) -> None:
+    if os.getpid() != process:  # a forked child inherits this, but the name is not its own
         return
-    if pinned is not None:
-        unregister(pinned)
+    if unpin is not None:
+        unpin()
     if name is not None:
         (_FOLDER / (_PREFIX + name)).unlink(missing_ok=True)
     os.close(file)

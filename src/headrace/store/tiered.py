@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import threading
 import time
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+import torch.distributed as dist
 from torch import Tensor
 
 from headrace._arrays import as_ids_near
@@ -18,17 +14,15 @@ from headrace.kernels._sharded import check_ids
 from headrace.store.array import ArrayStore
 from headrace.store.disk import FileRows
 from headrace.store.gpu import GpuMemory
+from headrace.store.meeting import PlacementKind, meet
 from headrace.store.memory import MainMemory
-from headrace.store.moves import as_bytes, changes_of, in_order, sum_repeated
+from headrace.store.moves import as_bytes, changes_of, in_order, pieces, sum_repeated
+from headrace.store.peers import PeerMemory
 from headrace.store.pinned import Staging
 from headrace.store.pool import BufferPool
+from headrace.store.ranks import Ranks, ranks_of
+from headrace.store.sources import File, Rows, device_of, disk_of, source_of
 from headrace.store.tiers import Budget, TieredUse, TierUse, row_stride, share_rows
-
-_PIECE = 64 << 20  # bytes of rows moved at a time when tiers are filled
-_READERS = 16  # threads that wait for a disk
-
-Rows = Tensor | NDArray[Any] | FileRows
-File = str | os.PathLike[str] | NDArray[Any] | FileRows
 
 
 class Tiered:
@@ -44,6 +38,12 @@ class Tiered:
     threads: of gathers on the CPU (default: all) and of reads from disk (default: 16).
     pool: buffers for rows gathered on the CPU.
     align: on a GPU, rows begin at multiples of this many bytes (default: 32, a sector of the bus; less for shorter rows).
+    group: the processes that build this store together, one for each GPU and with the same arguments: a `torch.distributed` group,
+        or an object with `rank`, `size` and `all_gather(value)`. The smallest `device_cache` and `host` count for all.
+    placement: "replicate" gives each GPU of the group the same hot rows. "clique" spreads them over GPUs that can read each other,
+        so that m of them hold m times as many; each such set has its own copy.
+    shared: one copy of the host's rows for all ranks of a machine (default: if it has several), in `/dev/shm`. Rows that processes
+        hold in common can be neither written nor refilled, and every rank must `close` the store before the first one ends.
 
     >>> import torch
     >>> from headrace.store import Tiered
@@ -66,9 +66,12 @@ class Tiered:
         threads: int | None = None,
         pool: BufferPool | None = None,
         align: int | None = None,
+        group: dist.ProcessGroup | Ranks | None = None,
+        placement: PlacementKind = "replicate",
+        shared: bool | None = None,
     ) -> None:
-        source = _source(rows, threads)
-        self.device = _device(device)
+        source = source_of(rows, threads)
+        self.device = device_of(device)
         self.shape, self.dtype = source.shape, source.dtype
         if len(self.shape) == 0:
             raise ValueError("rows must have rows: it is a single number")
@@ -76,10 +79,30 @@ class Tiered:
         on_gpu = self.device.type == "cuda"
         self.stride = row_stride(self.row_bytes, self.dtype.itemsize, align) if on_gpu else max(self.row_bytes, 1)
         hot, rest = share_rows(len(self), self.stride, device_cache, host)
+        order = None if order is None else in_order(order, len(self))
+        meeting = None
+        _check_group(group, placement, shared, self.device)
+        if group is not None:
+            order = torch.arange(len(self)) if order is None else order
+            meeting = meet(
+                ranks_of(group, self.device),
+                order,
+                shape=self.shape,
+                dtype=self.dtype,
+                stride=self.stride,
+                device=self.device,
+                hot=hot,
+                host=share_rows(len(self), self.stride, 0, host)[1],
+                placement=placement,
+                shared=shared,
+            )
+            hot, rest = meeting.hot, meeting.rest
         self.pool, self._held = pool, hot + rest
-        self.disk = None if self._held == len(self) else _disk(disk, source, self._held, threads)
+        self.disk = None if self._held == len(self) else disk_of(disk, source, self._held, threads)
         self._memory: MainMemory | GpuMemory
-        if on_gpu:
+        if meeting is not None and not meeting.alone:
+            self._memory = PeerMemory(meeting, source, stride=self.stride, device=self.device)
+        elif on_gpu:
             self._memory = GpuMemory(hot, rest, len(self), self.shape[1:], self.dtype, stride=self.stride, device=self.device)
         else:
             self._memory = MainMemory(hot, rest, len(self), self.shape[1:], self.dtype, threads=threads)
@@ -87,7 +110,7 @@ class Tiered:
         self._changed: Tensor | None = None  # [nodes], bool: rows in memory that the file does not have
         self._lock = threading.Lock()
         self._disk_hits, self._disk_seconds = 0, 0.0
-        self._fill(source, None if order is None else in_order(order, len(self)))
+        self._fill(source, order)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -112,6 +135,7 @@ class Tiered:
 
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add `delta[i]` to row `ids[i]` where it lies; rows of repeated ids are summed first, in order.  # [n], [n, d]"""
+        self._needs_own_rows("add_")
         ids = as_ids_near(ids, "ids", self.device)
         if self.dtype == torch.bool:
             raise ValueError("these rows are of torch.bool, which does not add up: keep them as int8")
@@ -138,6 +162,7 @@ class Tiered:
         Rows that move are held in memory once more while they do. A row that `add_` changed and that leaves for the disk is written
         there first; where the file is read-only that is an error, and nothing moves.
         """
+        self._needs_own_rows("refill")
         slots = self._slots()
         change = changes_of(slots, in_order(order, len(self)), self._memory.hot, self._held)
         if len(change.entering) == 0:
@@ -161,14 +186,22 @@ class Tiered:
 
     def use(self) -> TieredUse:
         """What each tier holds and gave. On a GPU it waits for the counts."""
-        hot, held, on_gpu = self._memory.hot, self._held, self.device.type == "cuda"
-        counts = [*self._memory.hits(), self._disk_hits]
-        places = (str(self.device), "pinned memory" if on_gpu else "memory", "" if self.disk is None else str(self.disk.path))
-        sizes = (hot, held - hot, len(self) - held)
-        widths = (self.stride, self.stride, self.row_bytes)
-        seconds = (None, None, self._disk_seconds)
-        tiers = zip(("device", "host", "disk"), places, sizes, widths, counts, seconds, strict=True)
-        return TieredUse(tuple(TierUse(name, at, n, n * w, hits, hits * self.row_bytes, s) for name, at, n, w, hits, s in tiers))
+        tiers = [
+            TierUse(t.name, t.where, t.rows, t.rows * self.stride, t.hits, t.hits * self.row_bytes, None)
+            for t in self._memory.shares()
+        ]
+        left, hits = len(self) - self._held, self._disk_hits
+        where = "" if self.disk is None else str(self.disk.path)
+        disk = TierUse("disk", where, left, left * self.row_bytes, hits, hits * self.row_bytes, self._disk_seconds)
+        return TieredUse((*tiers, disk))
+
+    def close(self) -> None:
+        """Let go of memory that other processes read, and of theirs: every rank of the group, before the first one ends.
+
+        It waits for all of them, so the group must still be there. A store without a group has nothing to close.
+        """
+        if isinstance(self._memory, PeerMemory):
+            self._memory.close()
 
     def describe(self) -> str:
         """The tiers as a table."""
@@ -176,14 +209,14 @@ class Tiered:
 
     def __repr__(self) -> str:
         hot, held = self._memory.hot, self._held
-        where = f"{hot} on {self.device}, {held - hot} in host memory, {len(self) - held} on disk"
+        device = f"{self.device} and its peers" if isinstance(self._memory, PeerMemory) else self.device
+        where = f"{hot} on {device}, {held - hot} in host memory, {len(self) - held} on disk"
         return f"Tiered({tuple(self.shape)}, {self.dtype}: {where})"
 
     def _fill(self, source: ArrayStore | FileRows, order: Tensor | None) -> None:
-        step = max(1, _PIECE // max(self.row_bytes, 1))
-        for begin in range(0, self._held, step):
-            end = min(begin + step, self._held)
-            self._memory.fill(begin, torch.arange(begin, end) if order is None else order[begin:end], source)
+        if not isinstance(self._memory, PeerMemory):  # which the ranks filled when they built it
+            for begin, end in pieces(self._held, self.row_bytes):
+                self._memory.fill(begin, torch.arange(begin, end) if order is None else order[begin:end], source)
         if order is None:
             self._memory.place(None)
         else:
@@ -191,6 +224,13 @@ class Tiered:
             slots[order[: self._held]] = torch.arange(self._held)
             self._place(slots)
         self._memory.settle()
+
+    def _needs_own_rows(self, what: str) -> None:
+        if isinstance(self._memory, PeerMemory):
+            raise ValueError(
+                f"{what} needs rows of this process alone, and these are held in common with others: use placement='replicate' and "
+                "shared=False, or build the store anew"
+            )
 
     def _place(self, slots: Tensor) -> None:
         self._memory.place(slots.to(torch.int32 if self._held <= torch.iinfo(torch.int32).max else torch.int64))
@@ -232,38 +272,11 @@ class Tiered:
             self._staging.give(buffer)
 
 
-def _device(device: str | torch.device | None) -> torch.device:
-    seen = torch.cuda.is_available()
-    chosen = torch.device(device if device is not None else "cuda" if seen else "cpu")
-    if chosen.type not in ("cuda", "cpu"):
-        raise ValueError(f"device must be 'cuda' or 'cpu', not {chosen}")
-    if chosen.type == "cuda" and not seen:
-        raise ValueError(f"device={str(chosen)!r}, but torch sees no GPU: use device='cpu'")
-    return torch.device("cuda", torch.cuda.current_device()) if chosen.type == "cuda" and chosen.index is None else chosen
-
-
-def _source(rows: Rows, threads: int | None) -> ArrayStore | FileRows:
-    if isinstance(rows, FileRows):
-        return rows
-    if isinstance(rows, np.memmap) and isinstance(rows.base, mmap.mmap) and rows.flags.c_contiguous and rows.ndim:
-        return FileRows.of_map(rows, threads=threads or _READERS)
-    return ArrayStore(rows, threads=threads)
-
-
-def _disk(disk: File | None, source: ArrayStore | FileRows, held: int, threads: int | None) -> FileRows:
-    if disk is None:
-        if isinstance(source, FileRows):
-            return source
-        raise ValueError(
-            f"device_cache and host hold {held} of {len(source)} rows, and there is no file for the others: "
-            "allow more (host='rest'), or give disk=, the path of an .npy file of all rows"
-        )
-    if isinstance(disk, FileRows):
-        file = disk
-    elif isinstance(disk, np.ndarray):
-        file = FileRows.of_map(disk, dtype=source.dtype, threads=threads or _READERS)
-    else:
-        file = FileRows(disk, dtype=source.dtype, threads=threads or _READERS)
-    if file.shape != source.shape or file.dtype != source.dtype:
-        raise ValueError(f"disk holds {tuple(file.shape)} of {file.dtype}, rows are {tuple(source.shape)} of {source.dtype}")
-    return file
+def _check_group(group: dist.ProcessGroup | Ranks | None, placement: str, shared: bool | None, device: torch.device) -> None:
+    if placement not in ("replicate", "clique"):
+        raise ValueError(f"placement must be 'replicate' or 'clique', not {placement!r}")
+    if group is None and (placement == "clique" or shared):
+        given = "placement='clique'" if placement == "clique" else "shared=True"
+        raise ValueError(f"{given} is for several processes: give their group=, such as torch.distributed.group.WORLD")
+    if group is not None and device.type != "cuda":
+        raise ValueError(f"group= is for processes with a GPU each, and device is {device}: leave it out, or see SharedRows")

@@ -11,10 +11,20 @@ _SECTOR = 32  # bytes: the least a GPU reads over the bus
 
 
 @dataclass(frozen=True)
+class Share:
+    """Rows of one kind of memory, and how many gathers took from there."""
+
+    name: str
+    where: str
+    rows: int
+    hits: int
+
+
+@dataclass(frozen=True)
 class TierUse:
     """One tier: where it is, what it holds, and what gathers took from it so far."""
 
-    name: str  # "device", "host" or "disk"
+    name: str  # "device", "peers" (shards on other GPUs), "host" or "disk"
     where: str
     rows: int
     bytes: int
@@ -36,8 +46,8 @@ class TieredUse:
 
     @property
     def hit_rate(self) -> float:
-        """The share of gathered rows that were on the device; 0 before the first."""
-        return self.tiers[0].hits / self.hits if self.hits else 0.0
+        """The share of gathered rows that were on the device or its peers; 0 before the first."""
+        return sum(t.hits for t in self.tiers if t.name in ("device", "peers")) / self.hits if self.hits else 0.0
 
     def __str__(self) -> str:
         head = ("tier", "where", "rows", "size", "rows read", "bytes read", "seconds")

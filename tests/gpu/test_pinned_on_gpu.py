@@ -1,0 +1,45 @@
+"""Page-locking in place on a real driver: read-only maps, refusals, and an end that is in time."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+from headrace._arrays import as_tensor
+from headrace._pinned import PinError, pin_in_place
+from headrace.store import BufferPool
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch sees"),
+]
+
+
+class Owner:
+    pass
+
+
+def test_a_read_only_map_is_locked_or_refused_and_kernels_run_afterwards(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(10_000.0))
+    mapped = as_tensor(np.load(tmp_path / "x.npy", mmap_mode="r"), "x")
+    owner = Owner()
+    with suppress(PinError):
+        pin_in_place(mapped, owner)
+        assert mapped.is_pinned()
+    assert (torch.ones(100, device="cuda") * 2).sum().item() == 200  # nothing is left of what the driver may have refused
+
+
+def test_a_refusal_is_said_once_and_memory_is_free_again_when_the_owner_goes():
+    memory, owner = BufferPool(limit=0).empty((1 << 20,), torch.uint8), Owner()
+    inner = memory[4096:-4096]
+    unpin = pin_in_place(inner, owner)
+    with pytest.raises(PinError, match="1,048,576 bytes"):  # a part of it is locked already
+        pin_in_place(memory, owner)
+    assert (torch.ones(100, device="cuda") * 2).sum().item() == 200
+    unpin()
+    assert not inner.is_pinned()
+    pin_in_place(memory, owner)
+    assert memory.is_pinned()
+    del owner
+    assert not memory.is_pinned()
