@@ -203,9 +203,60 @@ except KeyboardInterrupt:
     [
         ({"stages": [], "staleness": 1}, "at least one stage"),
         ({"stages": [Stage("a", str)], "staleness": -1}, "staleness must be 0"),
-        ({"stages": [Stage("a", str, threads=0)], "staleness": 1}, "'a' needs at least 1 thread"),
+        ({"stages": [Stage("a", str, threads=-1)], "staleness": 1}, "'a' needs at least 1 thread"),
     ],
 )
 def test_bad_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         Pipeline([], **arguments)
+
+
+def test_stages_without_threads_run_ahead_in_the_consumers_thread():
+    done, given, threads = [], [], set()
+
+    def work(name):
+        def run(n):
+            done.append((name, n))
+            threads.add(threading.get_ident())
+            return n
+
+        return run
+
+    pipeline = Pipeline(range(6), [Stage("start", work("start"), threads=0), Stage("rows", work("rows"), threads=0)], staleness=3)
+    for item in pipeline:
+        given.append(item)
+        assert ("rows", min(item + 1, 5)) in done  # the next one is through all stages
+        assert ("start", min(item + 2, 5)) in done  # the one after has been started
+        assert ("start", item + 3) not in done
+        assert ("rows", item + 2) not in done
+    assert given == list(range(6)) and threads == {threading.get_ident()}
+    assert pipeline.peak == 3 and [t.items for t in pipeline.times] == [6, 6, 6]
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 5])
+def test_a_failure_of_launched_work_waits_for_its_items_turn(staleness):
+    def fail_at_three(n):
+        if n == 3:
+            raise KeyError(n)
+        return n
+
+    given = []
+    with pytest.raises(KeyError, match="3"):
+        for item in Pipeline(range(9), [Stage("launch", fail_at_three, threads=0)], staleness=staleness):
+            given.append(item)
+    assert given == [0, 1, 2]
+
+    def source():
+        yield 0
+        raise RuntimeError("no more")
+
+    given = []
+    with pytest.raises(RuntimeError, match="no more"):
+        for item in Pipeline(source(), [Stage("launch", fail_at_three, threads=0)], staleness=staleness):
+            given.append(item)
+    assert given == [0]
+
+
+def test_stages_with_and_without_threads_do_not_mix():
+    with pytest.raises(ValueError, match="needs at least 1 thread"):
+        Pipeline([1], [Stage("a", abs, threads=0), Stage("b", abs)])

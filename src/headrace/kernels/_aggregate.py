@@ -10,8 +10,9 @@ result has the same bits for any number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_argument, thread_count
 from headrace.kernels import _gpu
+from headrace.kernels._direct import direct
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -61,7 +63,7 @@ def aggregate(
         raise ValueError(f"reverse has {len(reverse.indices)} entries, the rows have {len(indices)}: it is of another graph")
     transposed = (None, None, None) if reverse is None else (reverse.indptr, reverse.indices, reverse.permutation)
     out: Tensor
-    out, _ = _aggregate(
+    out, _ = _call(
         x.reshape(x.shape[0], prod(x.shape[1:])).contiguous(),
         indptr.contiguous(),
         indices.contiguous(),
@@ -110,8 +112,7 @@ def _sum_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-@torch.library.custom_op("headrace::aggregate", mutates_args=())
-def _aggregate(
+def _run(
     x: Tensor,
     indptr: Tensor,
     indices: Tensor,
@@ -208,14 +209,16 @@ def _what_is_wrong(x: Tensor, indices: Tensor, ids: Tensor | None, threads: int)
     return None
 
 
+_aggregate = torch.library.custom_op("headrace::aggregate", _run, mutates_args=())
+
+
 @_aggregate.register_fake
 def _(x, indptr, indices, weight, ids, t_indptr, t_indices, t_permutation, reduce, threads):  # type: ignore[no-untyped-def]
     rows = indptr.shape[0] - 1
     return x.new_empty(rows, x.shape[1]), x.new_empty(rows if reduce == "max" else 0, x.shape[1], dtype=torch.int32)
 
 
-@torch.library.custom_op("headrace::aggregate_backward", mutates_args=())
-def _aggregate_backward(
+def _run_backward(
     grad: Tensor,
     x: Tensor,
     indptr: Tensor,
@@ -281,6 +284,9 @@ def _aggregate_backward(
     return grad_x, grad_weight
 
 
+_aggregate_backward = torch.library.custom_op("headrace::aggregate_backward", _run_backward, mutates_args=())
+
+
 @_aggregate_backward.register_fake
 def _(grad, x, indptr, indices, weight, ids, t_indptr, t_indices, t_permutation, where, reduce, need_x, need_weight, threads):  # type: ignore[no-untyped-def]
     grad_x = torch.empty_like(x) if need_x else x.new_empty(0)
@@ -295,14 +301,16 @@ def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
     ctx.reduce, ctx.threads = reduce, threads
 
 
-def _backward(ctx, grad, _where):  # type: ignore[no-untyped-def]
-    *saved, where = ctx.saved_tensors
-    need_x, need_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
-    saved = [t if t is None else t.detach() for t in saved]
-    grad_x, grad_weight = _aggregate_backward(
-        grad.detach().contiguous(), *saved, where, ctx.reduce, need_x, need_weight, ctx.threads
-    )
-    return (grad_x if need_x else None, None, None, grad_weight if need_weight else None, *[None] * 6)
+def _gradient(run: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(ctx, grad, _where):  # type: ignore[no-untyped-def]
+        *saved, where = ctx.saved_tensors
+        need_x, need_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+        saved = [t if t is None else t.detach() for t in saved]
+        grad_x, grad_weight = run(grad.detach().contiguous(), *saved, where, ctx.reduce, need_x, need_weight, ctx.threads)
+        return (grad_x if need_x else None, None, None, grad_weight if need_weight else None, *[None] * 6)
+
+    return backward
 
 
-_aggregate.register_autograd(_backward, setup_context=_remember)
+_aggregate.register_autograd(_gradient(_aggregate_backward), setup_context=_remember)
+_call = direct(_aggregate, _run, _remember, _gradient(_run_backward))

@@ -7,11 +7,15 @@ other in one thread, which takes longer than the layer around it.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_argument, thread_count
+from headrace.kernels._direct import direct
 
 _BITS = 1 << 16
 
@@ -30,7 +34,7 @@ def dropout(x: Tensor, rate: float = 0.5, *, relu: bool = False, seed: int | Non
         seed = draw_seed()
     elif not 0 <= seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2**63 - 1, not {seed}")
-    out: Tensor = _dropout(x, _dropped(rate), relu, seed, thread_argument(threads))
+    out: Tensor = _call(x, _dropped(rate), relu, seed, thread_argument(threads))
     return out
 
 
@@ -83,9 +87,11 @@ def _run(x: Tensor, dropped: int, relu: bool, seed: int, gate: Tensor | None, th
     return out
 
 
-@torch.library.custom_op("headrace::dropout", mutates_args=())
-def _dropout(x: Tensor, dropped: int, relu: bool, seed: int, threads: int) -> Tensor:
+def _run_forward(x: Tensor, dropped: int, relu: bool, seed: int, threads: int) -> Tensor:
     return _run(x, dropped, relu, seed, None, threads)
+
+
+_dropout = torch.library.custom_op("headrace::dropout", _run_forward, mutates_args=())
 
 
 @_dropout.register_fake
@@ -93,9 +99,11 @@ def _(x: Tensor, dropped: int, relu: bool, seed: int, threads: int) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("headrace::dropout_backward", mutates_args=())
-def _dropout_backward(grad: Tensor, gate: Tensor | None, dropped: int, seed: int, threads: int) -> Tensor:
+def _run_backward(grad: Tensor, gate: Tensor | None, dropped: int, seed: int, threads: int) -> Tensor:
     return _run(grad, dropped, False, seed, gate, threads)
+
+
+_dropout_backward = torch.library.custom_op("headrace::dropout_backward", _run_backward, mutates_args=())
 
 
 @_dropout_backward.register_fake
@@ -108,9 +116,13 @@ def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
     ctx.save_for_backward(output if ctx.relu else None)
 
 
-def _backward(ctx, grad):  # type: ignore[no-untyped-def]
-    (gate,) = ctx.saved_tensors
-    return _dropout_backward(grad.contiguous(), gate, ctx.dropped, ctx.seed, ctx.threads), None, None, None, None
+def _gradient(run: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        (gate,) = ctx.saved_tensors
+        return run(grad.contiguous(), gate, ctx.dropped, ctx.seed, ctx.threads), None, None, None, None
+
+    return backward
 
 
-_dropout.register_autograd(_backward, setup_context=_remember)
+_dropout.register_autograd(_gradient(_dropout_backward), setup_context=_remember)
+_call = direct(_dropout, _run_forward, _remember, _gradient(_run_backward))

@@ -13,6 +13,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import as_ids_near, thread_argument, thread_count
 from headrace.kernels import _gpu
+from headrace.kernels._direct import direct
 from headrace.kernels._sharded import check_ids
 
 
@@ -28,7 +29,7 @@ def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | 
         raise ValueError("x must be contiguous: call .contiguous() once, not for every gather")
     ids = as_ids_near(ids, "ids", x.device)
     if out is None:
-        rows: Tensor = _gather(x, ids, thread_argument(threads), check)
+        rows: Tensor = _call(x, ids, thread_argument(threads), check)
         return rows
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError("out= keeps no gradient, and x requires one: use gather without out, or torch.no_grad()")
@@ -77,11 +78,13 @@ def _bytes(t: Tensor) -> Tensor:
     return t.detach().view(torch.uint8) if t.dim() > 1 else t.detach().unsqueeze(1).view(torch.uint8)
 
 
-@torch.library.custom_op("headrace::gather", mutates_args=())
-def _gather(x: Tensor, ids: Tensor, threads: int, check: bool = True) -> Tensor:
+def _made(x: Tensor, ids: Tensor, threads: int, check: bool = True) -> Tensor:
     out = x.new_empty((len(ids), *x.shape[1:]))
     _run(x, ids, out, threads, check)
     return out
+
+
+_gather = torch.library.custom_op("headrace::gather", _made, mutates_args=())
 
 
 @_gather.register_fake
@@ -114,3 +117,4 @@ def _gradient_on_gpu(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
 
 
 _gather.register_autograd(_backward, setup_context=_remember)
+_call = direct(_gather, _made, _remember, _backward)

@@ -63,14 +63,13 @@ def gather_sharded(
     out: Tensor,
     hits: Tensor | None = None,
     check: bool = True,
-    in_order: bool = False,
     programs: int | None = None,
 ) -> Tensor:
     """Row ids[i] of the table into out[i]; what lies in no shard leaves its row as it was.  # [k] -> [k, ...]
 
     `hits` (int64, one element per shard) is added the number of rows each shard gave, on the device. `check` reads the ids first,
-    for which the host waits; without it an id out of range leaves its row as it was. `in_order` reads rows in order of their
-    addresses, which a bus likes; `programs` bounds how many work at a time, which leaves room for other kernels.
+    for which the host waits; without it an id out of range leaves its row as it was. `programs` bounds how many work at a
+    time, which leaves room for other kernels.
     """
     row_bytes = _ready(table, ids, out, "out")
     if check:
@@ -89,16 +88,9 @@ def gather_sharded(
         row_bits=table.row_bits,
         num_rows=table.num_rows,
         hits=hits,
-        order=_by_address(table, ids) if in_order else None,
         programs=programs,
     )
     return out
-
-
-def _by_address(table: ShardTable, ids: Tensor) -> Tensor:
-    """Positions of the ids in order of where their rows lie."""
-    place = ids if table.location is None else torch.index_select(table.location, 0, ids.clamp(0, table.num_rows - 1))
-    return torch.argsort(place)
 
 
 def add_sharded(table: ShardTable, ids: Tensor, delta: Tensor) -> None:

@@ -73,7 +73,6 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
     begins,
     bases,
     ids,
-    order,
     out,
     hits,
     num_rows,
@@ -85,7 +84,6 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
     shards: tl.constexpr,
     stride: tl.constexpr,
     counted: tl.constexpr,
-    ordered: tl.constexpr,
     unit_bytes: tl.constexpr,
     per_chunk: tl.constexpr,
     chunks: tl.constexpr,
@@ -97,9 +95,8 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
     for number in range(tl.program_id(0), blocks, programs):
         first = tl.full([], block, tl.int64) * number
         place = (first % lanes).to(tl.int32) + tl.arange(0, block)
-        turn = first // lanes + place // lanes
-        there = turn < count
-        target = tl.load(order + turn, mask=there, other=0).to(tl.int64) if ordered else turn
+        target = first // lanes + place // lanes
+        there = target < count
         row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
         address, shard, there = _find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
         # Lanes stand on the lines of memory, not on the row's own: what a group of threads asks for at once is one request.
@@ -209,12 +206,11 @@ def gather_sharded_rows(
     row_bits: int,
     num_rows: int,
     hits: Tensor | None,
-    order: Tensor | None = None,
     programs: int | None = None,
 ) -> None:
     """out[i] = the row of ids[i], wherever it lies; rows that lie in no shard are left as they are.
 
-    `order` is a permutation: rows are read in this order. `programs` bounds how many work at a time.
+    `programs` bounds how many work at a time.
     """
     count = len(ids)
     if count == 0 or row_bytes == 0:
@@ -229,7 +225,6 @@ def gather_sharded_rows(
             bases if begins is None else begins,
             bases,
             ids,
-            ids if order is None else order,
             _units(out, cut.unit),
             bases if hits is None else hits,
             num_rows,
@@ -241,7 +236,6 @@ def gather_sharded_rows(
             shards=len(bases),
             stride=stride,
             counted=hits is not None,
-            ordered=order is not None,
             unit_bytes=cut.unit,
             per_chunk=cut.per_chunk,
             chunks=cut.chunks,

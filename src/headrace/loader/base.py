@@ -32,7 +32,7 @@ _IGNORED = {"is_sorted", "filter_per_worker", "persistent_workers", "dataset", "
 class Loader:
     """Batches made ahead of their consumer by threads, in an order that (seed, epoch) decides.
 
-    A subclass deals its `seeds` into batches, makes the item of one (`_sample`, called from many threads) and turns it into what
+    A subclass deals its `seeds` into batches, makes the item of one (`_start`, called from many threads) and turns it into what
     the consumer gets (`_finish`). `finish_ahead` says whether the second is done ahead too.
     """
 
@@ -68,7 +68,7 @@ class Loader:
         self._first = 0  # batch that the next epoch begins with
         self._times: list[StageTimes] = []
         self._streams: list[torch.cuda.Stream] = []
-        self.sample_threads = self.threads  # batches that may be sampled at a time
+        self.sample_threads = self.threads  # batches that may be sampled at a time; 0: a GPU samples, and threads would only wait
 
     def _make_pool(self, nbytes: int) -> None:
         """Keep the buffers of dead batches, up to a fifth of the data's `nbytes`."""
@@ -95,7 +95,7 @@ class Loader:
 
     def _stages(self, epoch: int) -> list[Stage]:
         # Batches are spread over the threads, one thread each: nothing is shared, nothing waits. Alone, a batch has them all.
-        inner, width = (1, min(self.sample_threads, self.staleness)) if self.staleness > 0 else (self.threads, 1)
+        inner, width = (1, max(min(self.sample_threads, self.staleness), 1)) if self.staleness > 0 else (self.threads, 1)
 
         def sample(job: tuple[int, Tensor]) -> Any:
             return self._sample(job, epoch, inner)
@@ -106,7 +106,13 @@ class Loader:
         if not self._streams:  # kept: an epoch starts at once
             self._streams = [torch.cuda.Stream(self.device, priority=-1) for _ in range(2)]
         sampling, gathering = self._streams
-        return [Stage("sample", OnStream(sample, sampling), threads=width), Stage("rows", OnStream(self._finish, gathering))]
+        if self.sample_threads:
+            return [Stage("sample", OnStream(sample, sampling), threads=width), Stage("rows", OnStream(self._finish, gathering))]
+        start = OnStream(lambda job: self._start(job, epoch, inner), sampling)
+        return [
+            Stage("sample", start, threads=0),
+            Stage("rows", OnStream(lambda begun: self._finish(begun()), gathering), threads=0),
+        ]
 
     def resume(self, epoch: int, batch: int = 0) -> None:
         """Let the next iteration be epoch `epoch`, from batch `batch` on: the batches are those that an unbroken run has there."""
@@ -133,6 +139,10 @@ class Loader:
         return self.pool.use()
 
     def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
+        return self._start(job, epoch, threads)()
+
+    def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
+        """Begin with a batch; what is returned ends it. On a GPU the first launches kernels and the second waits for sizes."""
         raise NotImplementedError
 
     def _finish(self, item: Any) -> Any:

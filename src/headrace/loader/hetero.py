@@ -144,11 +144,11 @@ class HeteroNeighborLoader(NeighborLoader):
             self._typed, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool
         )
 
-    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
+    def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
         index, positions = job
         seeds = {self.input_type: self.seeds.nodes[positions]}
         sample = self.sampler.sample(seeds, epoch, index, edge_ids=self.edge_ids or self._is_pyg, threads=threads)
-        return HeteroBatch(sample, self.input_type, self.seeds.input_id[positions], index)
+        return lambda: HeteroBatch(sample, self.input_type, self.seeds.input_id[positions], index)
 
     def _finish(self, batch: Any) -> Any:
         result = batch

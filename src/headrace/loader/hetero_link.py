@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,13 +54,13 @@ class HeteroLinkNeighborLoader(LinkNeighborLoader, HeteroNeighborLoader):
             return self.data[self.edge_type].edge_index
         return self._typed.relations[self.edge_type].edge_index()
 
-    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
+    def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
         index, positions = job
         source, _, target = self.edge_type
         sources, targets, links = self._links(index, positions, epoch, threads, one_type=source == target)
         seeds = {source: sources} if targets is None else {source: sources, target: targets}
         sample = self.sampler.sample(seeds, epoch, index, edge_ids=self.edge_ids or self._is_pyg, threads=threads)
-        return HeteroLinkBatch(sample, self.edge_type, self.seeds.input_id[positions], index, links=links)
+        return lambda: HeteroLinkBatch(sample, self.edge_type, self.seeds.input_id[positions], index, links=links)
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         if self.neg_sampling is None or self.neg_sampling.mode == "binary":

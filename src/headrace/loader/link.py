@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -124,15 +125,15 @@ class LinkNeighborLoader(NeighborLoader):
         drawn = None if self._negatives is None else self._negatives.sample(src, epoch, index, threads=threads)
         return links_of(src, dst, label, negatives=drawn, sampling=self.neg_sampling, one_type=one_type)
 
-    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
+    def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
         index, positions = job
         seeds, _, links = self._links(index, positions, epoch, threads)
         ids = self.edge_ids or self._dataset is None
-        sample = self.sampler.sample(seeds, epoch, index, edge_ids=ids, threads=threads)
-        input_id = self.seeds.input_id[positions]
+        begun = self.sampler.start(seeds, epoch, index, edge_ids=ids, threads=threads)
         if self.device is not None:
             links = links.to(self.device)
-        return LinkBatch(sample, input_id, self._rows, self._labels, index, self._graph, links=links)
+        rest = (self.seeds.input_id[positions], self._rows, self._labels, index, self._graph)
+        return lambda: LinkBatch(begun.finish(), *rest, links=links)
 
     def _finish(self, batch: Any) -> Any:
         self.edges_left += batch.links.left

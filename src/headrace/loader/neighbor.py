@@ -179,7 +179,7 @@ class NeighborLoader(Loader):
             mixed = MixedSampler(how(device=self.device), how(), cpu_threads=max(self.threads - 1, 1))
             self.sample_threads = mixed.threads
             return mixed
-        self.sample_threads = 1
+        self.sample_threads = 0
         return how(device=self.device, mode=mode)
 
     def _store(self, name: str) -> Store | None:
@@ -190,13 +190,14 @@ class NeighborLoader(Loader):
             return rows_for(self.device, rows)
         return ArrayStore(rows, pool=self.pool, threads=self.threads)
 
-    def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
+    def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
         index, positions = job
         seeds = self.seeds.nodes[positions]
         ids = self.edge_ids or self._dataset is None
         time = None if self._seed_times is None else self._seed_times[positions]
-        sample = self.sampler.sample(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
-        return Batch(sample, self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
+        begun = self.sampler.start(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
+        rest = (self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
+        return lambda: Batch(begun.finish(), *rest)
 
     def _finish(self, batch: Any) -> Any:
         if self.device is not None:

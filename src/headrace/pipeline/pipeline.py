@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -14,7 +15,8 @@ from headrace.pipeline.trace import Trace
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of a pipeline: `work(item)` returns what the next stage gets. Called from `threads` threads."""
+    """One step of a pipeline: `work(item)` returns what the next stage gets. Called from `threads` threads; 0 is for work that only
+    launches something (kernels of a GPU) and returns: the consumer's own thread does it, ahead of its turn."""
 
     name: str
     work: Callable[[Any], Any]
@@ -42,6 +44,19 @@ class _Failure:
     error: BaseException
 
 
+@dataclass(eq=False)
+class _Launched:
+    """An item that the consumer's thread takes through the stages, and how many it has been through."""
+
+    index: int
+    item: Any
+    done: int = 0
+
+    @property
+    def failed(self) -> bool:
+        return isinstance(self.item, _Failure)
+
+
 class Pipeline:
     """Runs items of `source` through `stages`, in order, at most `staleness` of them ahead of the consumer.
 
@@ -61,15 +76,17 @@ class Pipeline:
         if not stages:
             raise ValueError("a pipeline needs at least one stage")
         for stage in stages:
-            if stage.threads < 1:
-                raise ValueError(f"stage {stage.name!r} needs at least 1 thread, not {stage.threads}")
+            if stage.threads < 0 or (stage.threads == 0) != (stages[0].threads == 0):
+                raise ValueError(f"stage {stage.name!r} needs at least 1 thread (or all stages none), not {stage.threads}")
         self.source, self.stages, self.staleness, self.trace = source, tuple(stages), staleness, trace
         self.times = [StageTimes(s.name, s.threads) for s in stages] + [StageTimes("consumer", 1)]
         self.peak = 0
         self._lock = threading.Lock()  # many threads of a stage add to its times
 
     def __iter__(self) -> Iterator[Any]:
-        return self._run_inline() if self.staleness == 0 else self._run_ahead()
+        if self.staleness == 0:
+            return self._run_inline()
+        return self._run_launching() if self.stages[0].threads == 0 else self._run_ahead()
 
     def _run_inline(self) -> Iterator[Any]:
         for index, item in enumerate(self.source):
@@ -79,6 +96,53 @@ class Pipeline:
             self.times[-1].starved += perf_counter() - asked
             yield item
             self.times[-1].items += 1
+
+    def _run_launching(self) -> Iterator[Any]:
+        """When an item is handed over, the next one has been through all stages, the one after through all but the last, and so on:
+        each was launched as long ago as possible when something waits for it. No thread takes the interpreter from the consumer.
+        """
+        source, under_way, last = enumerate(self.source), deque[_Launched](), len(self.stages)
+        while True:
+            asked = perf_counter()
+            while len(under_way) < self.staleness and not (under_way and under_way[-1].failed):
+                launched = self._drawn(source)
+                if launched is None:
+                    break
+                under_way.append(launched)
+            self.peak = max(self.peak, len(under_way))
+            if not under_way:
+                return
+            for distance, launched in enumerate(under_way):
+                self._launch(launched, max(last - max(distance - 1, 0), 1))
+            first = under_way.popleft()
+            self.times[-1].starved += perf_counter() - asked
+            if first.failed:
+                raise first.item.error
+            item = first.item
+            del first, launched  # not kept alive while the next one is awaited
+            given = perf_counter()
+            yield item
+            self.times[-1].busy += perf_counter() - given
+            self.times[-1].items += 1
+            del item
+
+    def _drawn(self, source: Iterator[tuple[int, Any]]) -> _Launched | None:
+        try:
+            index, item = next(source)
+        except StopIteration:
+            return None
+        except BaseException as error:
+            return _Launched(0, _Failure(error))
+        return _Launched(index, item)
+
+    def _launch(self, launched: _Launched, until: int) -> None:
+        """Take an item through the stages before `until`. A failure waits for its item's turn."""
+        while launched.done < until and not launched.failed:
+            try:
+                launched.item = self._work(launched.done, launched.index, launched.item)
+            except BaseException as error:
+                launched.item = _Failure(error)
+            launched.done += 1
 
     def _run_ahead(self) -> Iterator[Any]:
         flight = _Flight(self)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from headrace.sample.neighbor import NeighborSampler
+from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
 
 _MEMORY = 0.8  # of the seconds a batch takes, how much of the estimate stays when a new one is measured
@@ -83,6 +84,10 @@ class MixedSampler:
             place.seconds = took if place.batches < 2 else _MEMORY * (place.seconds or took) + (1 - _MEMORY) * took
             place.batches += 1
         return sample
+
+    def start(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> Pending:
+        """As `NeighborSampler.start`: here `finish` does it all, for only then is it known who is free."""
+        return Pending(lambda: self.sample(seeds, epoch, batch, **options))
 
     def seed_times(self, time: Any | None, seeds: int) -> Tensor | None:
         return self._samplers["cpu"].seed_times(time, seeds)

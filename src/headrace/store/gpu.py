@@ -18,7 +18,6 @@ from headrace.store.tiers import Share
 
 # Over the bus, so few programs are as fast as thousands, and the GPU's other work goes on beside them (docs/benchmarks.md).
 _PROGRAMS = 264
-_SORTED = 1 << 14  # rows from which sorting them pays
 
 
 class GpuMemory:
@@ -68,15 +67,13 @@ class GpuMemory:
     def gather(self, ids: Tensor, out: Tensor) -> tuple[Tensor, Tensor] | None:
         """Rows in memory into `out`; what is on disk: its ids, and where in `out` it belongs (for that ids are waited for)."""
         assert self.table is not None
-        over_bus = self.rest > 0
         gather_sharded(
             self.table,
             ids.to(self.device, non_blocking=True),
             out=out,
             hits=self._hits,
             check=False,
-            in_order=over_bus and len(ids) >= _SORTED,
-            programs=_PROGRAMS if over_bus else None,
+            programs=_PROGRAMS if self.rest else None,
         )
         if self.hot + self.rest == self.num_rows:
             return None
