@@ -229,8 +229,10 @@ def test_stages_without_threads_run_ahead_in_the_consumers_thread():
         assert ("start", min(item + 2, 5)) in done  # the one after has been started
         assert ("start", item + 3) not in done
         assert ("rows", item + 2) not in done
-    assert given == list(range(6)) and threads == {threading.get_ident()}
-    assert pipeline.peak == 3 and [t.items for t in pipeline.times] == [6, 6, 6]
+    assert given == list(range(6))
+    assert threads == {threading.get_ident()}
+    assert pipeline.peak == 3
+    assert [t.items for t in pipeline.times] == [6, 6, 6]
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 5])
