@@ -21,7 +21,9 @@ from headrace.train.node import NodeRecipe
 
 _PLACES: dict[str, dict[str, Any]] = {
     "all on the GPU": {"mode": "gpu"},
+    "all on the GPU, captured": {"mode": "gpu", "capture": True},
     "UVA and 20 % of the features hot": {"mode": "uva", "device_cache": "20%"},
+    "UVA and 20 % of the features hot, captured": {"mode": "uva", "device_cache": "20%", "capture": True},
     "UVA, features pinned": {"mode": "uva", "device_cache": "0%"},
     "mixed, features on the GPU": {"mode": "mixed"},
     "CPU threads sample, features on the GPU": {"mode": "cpu"},

@@ -17,9 +17,10 @@ import headrace
 from headrace._arrays import thread_count
 from headrace.graph import Dataset
 from headrace.loader import Batch, MovedBatch, NeighborLoader, WholeBatch
-from headrace.nn import GNN
+from headrace.nn import GNN, GATConv
 from headrace.pipeline import StageTimes, Trace
 from headrace.store import Store, hot_order, rows_for
+from headrace.train.captured import CapturedStep
 from headrace.train.checks import check_node_data, check_weights
 from headrace.train.clock import Clock
 from headrace.train.infer import infer, layers_of
@@ -261,6 +262,13 @@ class NodeRecipe:
             self.whole = WholeBatch(data, options.depth).to(self.device)
         else:
             self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
+        self.captured: CapturedStep | None = None
+        if options.capture:
+            if _normalises_batches(model):
+                raise ValueError("capture pads batches, and this model normalises over them: train it without capture")
+            if any(isinstance(module, GATConv) for module in model.modules()):
+                raise ValueError("attention on a GPU waits for the sizes of its rows, which a replay cannot: train without capture")
+            self.captured = CapturedStep(self.model, self._loss_of)
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:
             raise ValueError(
@@ -294,21 +302,25 @@ class NodeRecipe:
         if not in_place:
             with clock("gather", batch.index):
                 there.x  # noqa: B018 - gathers the rows
-        with clock("forward", batch.index), self._precision():
-            rows = self.model(there)
-            labels = there.y
-            assert labels is not None
-            loss = node_loss(rows, labels, self.weight)
+        with clock("forward", batch.index):
+            replayed = None if self.captured is None else self.captured(there)
+            loss, right = replayed or self._loss_of(there)
         sample = batch.sample
         read = sample.num_edges + batch.blocks[-1].num_dst if in_place else sample.nodes.numel()
         return Step(
             loss,
-            len(rows),
-            count_right(rows.detach(), labels),
+            batch.batch_size,
+            right,
             sample.num_sampled_nodes,
             sample.num_sampled_edges,
             read * self.data.num_features * self.data.x.element_size(),  # type: ignore[union-attr]
+            ready=replayed is not None,
         )
+
+    def _loss_of(self, batch: Any) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            rows = self.model(batch)
+            return node_loss(rows, batch.y, self.weight), count_right(rows.detach(), batch.y)
 
     def validate(self, progress: Callable[[int, int], None]) -> Score | None:
         if self.options.validate == "none" or "val" not in self.data.splits:
@@ -392,7 +404,9 @@ class NodeRecipe:
         return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order)
 
     def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.options.precision == "bf16")
+        cached = self.captured is None  # weights that were cast once must be cast again at every replay
+        enabled = self.options.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=cached)
 
 
 def _normalises_batches(model: nn.Module) -> bool:
