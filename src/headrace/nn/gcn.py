@@ -102,14 +102,15 @@ def _graph_norm(graph: Graph, loop: float, dtype: torch.dtype) -> tuple[Tensor, 
 def _block_norm(block: Structure, loop: float, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     target, inside = _block_targets(block)
     weight = torch.ones(len(target), dtype=dtype, device=target.device) if not loop else (block.indices != target).to(dtype)
+    source = block.indices
     if inside is not None:
-        weight = torch.where(inside, weight, 0)
+        weight, source = torch.where(inside, weight, 0), source.clamp_max(max(block.num_src - 1, 0))
     sampled = weight.new_zeros(block.num_dst).index_add_(0, target, weight)
     known: Tensor | None = getattr(block, "degree", None)
     degree = F.pad(sampled, (0, block.num_src - block.num_dst)) if known is None else known.to(dtype)
     root = _inverse_root(degree + loop)
     stands_for = root[: block.num_dst] * degree[: block.num_dst] / sampled.clamp_min(1)
-    return weight * stands_for[target] * root[block.indices], loop * root[: block.num_dst].square() if loop else None
+    return weight * stands_for[target] * root[source], loop * root[: block.num_dst].square() if loop else None
 
 
 def _block_targets(block: Structure) -> tuple[Tensor, Tensor | None]:
