@@ -86,9 +86,9 @@ class GCNConv(nn.Module):
 
 def _graph_norm(graph: Graph, loop: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Weights of all entries and of the loops of all nodes. A loop that is there keeps its weight, as in PyG."""
-    weight = torch.ones(graph.num_edges, dtype=dtype) if graph.weight is None else graph.weight.to(dtype)
+    weight = torch.ones(graph.num_edges, dtype=dtype, device=graph.device) if graph.weight is None else graph.weight.to(dtype)
     target = _targets(graph)
-    own = torch.full((graph.num_nodes,), loop, dtype=dtype)
+    own = torch.full((graph.num_nodes,), loop, dtype=dtype, device=graph.device)
     if loop:
         at = (graph.indices == target).nonzero().flatten()
         if len(at):
