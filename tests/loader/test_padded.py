@@ -25,7 +25,7 @@ def test_rows_and_gradients_of_seeds_are_those_of_the_batch(batches, conv, in_pl
     if not in_place:
         for batch in plain:
             batch.x  # noqa: B018 - gathers
-    padded = PaddedBatch(shape, plain[0])
+    padded = PaddedBatch(shape, plain[0], in_place=in_place and model.reads_table)
     padded.keep_degrees(plain[0])
     for batch in plain:  # one after the other in the same memory
         assert shape.holds(batch.sample)

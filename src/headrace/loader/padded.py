@@ -49,13 +49,13 @@ class PaddedBatch:
     are finite, nobody reads them, and their gradients are zero.
     """
 
-    def __init__(self, shape: Shape, like: Any) -> None:
+    def __init__(self, shape: Shape, like: Any, *, in_place: bool = True) -> None:
         self.shape, device = shape, like.n_id.device
         total = shape.nodes[-1]
         self.index, self.batch_size = 0, shape.nodes[0]
         self.n_id = torch.zeros(total, dtype=like.n_id.dtype, device=device)
         self.indices = torch.zeros(shape.edges[-1], dtype=torch.int32, device=device)
-        self.table: Tensor | None = like.table
+        self.table: Tensor | None = like.table if in_place else None  # rows are read from it by id, where a model can
         self.x: Tensor | None = None
         if self.table is None and like.x is not None:
             self.x = torch.zeros((total, *like.x.shape[1:]), dtype=like.x.dtype, device=device)

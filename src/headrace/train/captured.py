@@ -54,7 +54,7 @@ class CapturedStep:
 
 class _Recorded:
     def __init__(self, model: nn.Module, loss: Loss, shape: Shape, batch: Any) -> None:
-        self.batch = PaddedBatch(shape, batch)
+        self.batch = PaddedBatch(shape, batch, in_place=bool(getattr(model, "reads_table", False)))
         if any(getattr(module, "wants_degree", False) for module in model.modules()):
             self.batch.keep_degrees(batch)
         self.batch.fill(batch)

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -206,6 +206,7 @@ class Trainer:
             self.optimizer.step()
         state.batch += 1
         state.step += 1
+        done = replace(done, loss=done.loss.detach())  # what is left of the graph must not outlive the step
         self._settle()
         self._unread = partial(self._count, done, numbers, state.epoch, state.batch, state.step)
         if not later:
