@@ -12,10 +12,11 @@ from torch import Tensor
 from headrace.bench.gpu import needs_gpu, random_read_rate
 from headrace.bench.measure import Row, time_in_turn
 from headrace.bench.setting import Setting
-from headrace.graph import Dataset
+from headrace.graph import Dataset, Graph
 from headrace.sample import NeighborSampler, Sample
 
 CASES = (((15, 10, 5), 1024), ((15, 10, 5), 4096), ((25, 10), 1024), ((25, 10), 4096))
+_PLAIN = "plain torch on the GPU, with replacement"
 _METHODS = {"with replacement": {"replace": True}, "LABOR": {"labor": True}, "by weight": {"weighted": True}}
 
 
@@ -45,7 +46,11 @@ def run(setting: Setting) -> list[Row]:
                 "one": partial(through, ours, batches, ahead=1),
                 f"ours, CPU, {setting.threads} threads": partial(through, cpu, batches, ahead=1),
             }
-            rates = {name: edges / s / 1e6 for name, s in time_in_turn(dict(runs), repeats=setting.repeats).items()}
+            work = dict.fromkeys(runs, edges)
+            if mode == "gpu":  # nothing else samples on this GPU
+                plain = PlainTorch(data.graph.to(device), fanouts)
+                runs[_PLAIN], work[_PLAIN] = partial(plain.through, batches), plain.through(batches)
+            rates = {name: work[name] / s / 1e6 for name, s in time_in_turn(dict(runs), repeats=setting.repeats).items()}
             alone = rates.pop("one")
             rows.append(Row("gpu-sampling", case, "sampled edges", "M/s", rates.pop("ours"), rates, limits[mode] / 1e6))
             rows.append(Row("gpu-sampling", f"{case}, one at a time", "sampled edges", "M/s", alone, {}, limits[mode] / 1e6))
@@ -74,6 +79,34 @@ def _other_draws(setting: Setting, data: Dataset, device: torch.device, limit: f
         case = f"gpu, {name}, fanout {','.join(map(str, fanouts))}, batch {size}"
         rows.append(Row("gpu-sampling", case, "sampled edges", "M/s", edges / took / 1e6, peers, limit / 1e6))
     return rows
+
+
+class PlainTorch:
+    """What a user writes in an hour: neighbours drawn with replacement by torch's operations, new nodes by `torch.unique`."""
+
+    def __init__(self, graph: Graph, fanouts: tuple[int, ...]) -> None:
+        self.graph, self.fanouts = graph, fanouts
+
+    def through(self, batches: list[Tensor]) -> int:
+        edges = sum(self.sample(seeds) for seeds in batches)
+        torch.cuda.synchronize()
+        return edges
+
+    def sample(self, seeds: Tensor) -> int:
+        """The edges of one batch."""
+        graph = self.graph
+        nodes = frontier = seeds.to(graph.device)
+        edges = 0
+        for fanout in self.fanouts:
+            begin = graph.indptr[frontier]
+            degree = graph.indptr[frontier + 1] - begin
+            drawn = (torch.rand(len(frontier), fanout, device=graph.device) * degree.unsqueeze(1)).long()
+            found = graph.indices[(begin.unsqueeze(1) + drawn)[degree > 0].clamp_max(graph.num_edges - 1)].flatten().long()
+            both, _ = torch.unique(torch.cat([nodes, found]), return_inverse=True)
+            frontier = both[~torch.isin(both, nodes)]
+            nodes = torch.cat([nodes, frontier])
+            edges += len(found)
+        return edges
 
 
 def seed_batches(data: Dataset, size: int, count: int) -> list[Tensor]:
