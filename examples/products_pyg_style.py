@@ -15,8 +15,8 @@ import headrace as hr
 from headrace.loader import NeighborLoader  # was: from torch_geometric.loader import NeighborLoader
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--scale", type=float, default=0.01)
-parser.add_argument("--epochs", type=int, default=5)
+parser.add_argument("--scale", type=float, default=0.005)
+parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--hidden", type=int, default=64)
 parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -42,7 +42,7 @@ data = Data(x=products.x, edge_index=products.graph.edge_index(), y=products.y)
 # they are made on the CPU, and batch.to(device) moves them, as ever.
 common = {"num_neighbors": [15, 10, 5], "batch_size": args.batch_size, "device": args.device}
 train = NeighborLoader(data, input_nodes=products.splits["train"], shuffle=True, **common)
-test = NeighborLoader(data, input_nodes=products.splits["val"], **common)
+validation = NeighborLoader(data, input_nodes=products.splits["val"], **common)
 
 model = SAGE(products.num_features, args.hidden, products.num_classes).to(args.device)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -62,7 +62,7 @@ for epoch in range(args.epochs):
     model.eval()
     right = total = 0
     with torch.no_grad():
-        for batch in test:
+        for batch in validation:
             batch = batch.to(args.device)
             rows = model(batch.x, batch.edge_index)[: batch.batch_size]
             right += int((rows.argmax(dim=-1) == batch.y[: batch.batch_size]).sum())
