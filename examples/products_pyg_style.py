@@ -4,6 +4,7 @@
 """
 
 import argparse
+from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -27,7 +28,7 @@ class SAGE(torch.nn.Module):
     def __init__(self, features: int, hidden: int, classes: int) -> None:
         super().__init__()
         widths = [features, hidden, hidden, classes]
-        self.convs = torch.nn.ModuleList(SAGEConv(*pair) for pair in zip(widths, widths[1:], strict=False))
+        self.convs = torch.nn.ModuleList(SAGEConv(*pair) for pair in pairwise(widths))
 
     def forward(self, x, edge_index):
         for conv in self.convs[:-1]:
