@@ -1,6 +1,6 @@
 """GraphSAGE on a products-like graph as a PyG user writes it, with one import changed. Needs torch-geometric, not pyg-lib.
 
-    python products_pyg_style.py --scale 1 --batch-size 1024      # the published size; on a GPU, if torch sees one
+At the published size, on a GPU if torch sees one: python products_pyg_style.py --scale 1 --hidden 256 --batch-size 1024
 """
 
 import argparse

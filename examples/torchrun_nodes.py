@@ -1,6 +1,6 @@
 """Node classification by several processes, one list of batches dealt to them; alone it is one process.
 
-    torchrun --nproc-per-node 2 torchrun_nodes.py
+Several: torchrun --nproc-per-node 2 torchrun_nodes.py
 """
 
 import os
