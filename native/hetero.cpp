@@ -55,36 +55,16 @@ HeteroSampler::HeteroSampler(std::vector<int64_t> num_nodes, std::vector<Relatio
 
 HeteroSampler::~HeteroSampler() = default;
 
-int64_t HeteroSampler::workspace_bytes() const {
-    std::lock_guard lock(mutex_);
-    int64_t total = 0;
-    for (const Workspace* work : all_) total += work->bytes();
-    return total;
-}
+int64_t HeteroSampler::workspace_bytes() const { return shelf_.bytes(); }
 
 HeteroResult HeteroSampler::sample(const HeteroRequest& request, const std::shared_ptr<Pool>& pool) {
-    std::unique_ptr<Workspace> work;
-    {
-        std::lock_guard lock(mutex_);
-        if (idle_.empty()) {
-            work = std::make_unique<Workspace>();
-            work->tables.resize(num_nodes_.size());
-            for (size_t t = 0; t < num_nodes_.size(); ++t) work->tables[t].hash = hash_[t];
-            all_.push_back(work.get());
-        } else {
-            work = std::move(idle_.back());
-            idle_.pop_back();
-        }
-    }
-    struct GiveBack {  // also when an error leaves
-        HeteroSampler& sampler;
-        std::unique_ptr<Workspace>& work;
-        ~GiveBack() {
-            std::lock_guard lock(sampler.mutex_);
-            sampler.idle_.push_back(std::move(work));
-        }
-    } give_back{*this, work};
-    return expand(request, pool, *work);
+    const auto make = [&] {
+        auto work = std::make_unique<Workspace>();
+        work->tables.resize(num_nodes_.size());
+        for (size_t t = 0; t < num_nodes_.size(); ++t) work->tables[t].hash = hash_[t];
+        return work;
+    };
+    return shelf_.with(make, [&](Workspace& work) { return expand(request, pool, work); });
 }
 
 HeteroResult HeteroSampler::expand(const HeteroRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work) {

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "pool.h"
+#include "shelf.h"
 #include "vector.h"
 
 namespace headrace {
@@ -57,9 +57,7 @@ private:
     size_t hops_;
     bool replace_;
     std::vector<bool> hash_;
-    mutable std::mutex mutex_;
-    std::vector<std::unique_ptr<Workspace>> idle_;
-    std::vector<Workspace*> all_;
+    Shelf<Workspace> shelf_;
 };
 
 }  // namespace headrace

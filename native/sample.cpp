@@ -1,10 +1,9 @@
 #include "sample.h"
 
-#include <mutex>
-
 #include "common.h"
 #include "draw.h"
 #include "relabel.h"
+#include "shelf.h"
 #include "table.h"
 #include "workspace.h"
 
@@ -16,12 +15,7 @@ class TableSampler final : public Sampler<Id> {
 public:
     TableSampler(const SampleGraph<Id>& graph, SampleOptions options) : graph_(graph), options_(std::move(options)) {}
     SampleResult sample(const SampleRequest& request, const std::shared_ptr<Pool>& pool) override;
-    int64_t workspace_bytes() const override {
-        std::lock_guard lock(mutex_);
-        int64_t total = 0;
-        for (const Workspace* work : all_) total += work->bytes();
-        return total;
-    }
+    int64_t workspace_bytes() const override { return shelf_.bytes(); }
 
 private:
     using Key = typename Table::Key;
@@ -34,33 +28,13 @@ private:
 
     const SampleGraph<Id> graph_;
     const SampleOptions options_;
-    mutable std::mutex mutex_;
-    std::vector<std::unique_ptr<Workspace>> idle_;
-    std::vector<Workspace*> all_;
+    Shelf<Workspace> shelf_;
 };
 
 template <class Id, class Table>
 SampleResult TableSampler<Id, Table>::sample(const SampleRequest& request, const std::shared_ptr<Pool>& pool) {
-    std::unique_ptr<Workspace> work;
-    {
-        std::lock_guard lock(mutex_);
-        if (idle_.empty()) {
-            work = std::make_unique<Workspace>();
-            all_.push_back(work.get());
-        } else {
-            work = std::move(idle_.back());
-            idle_.pop_back();
-        }
-    }
-    struct GiveBack {  // also when an error leaves
-        TableSampler& sampler;
-        std::unique_ptr<Workspace>& work;
-        ~GiveBack() {
-            std::lock_guard lock(sampler.mutex_);
-            sampler.idle_.push_back(std::move(work));
-        }
-    } give_back{*this, work};
-    return expand(request, pool, *work);
+    return shelf_.with([] { return std::make_unique<Workspace>(); },
+                       [&](Workspace& work) { return expand(request, pool, work); });
 }
 
 // How many neighbours each frontier node takes, and out of which of its entries.

@@ -59,3 +59,15 @@ def test_layers_on_the_gpu_equal_those_on_the_cpu(data):
             here = model(batch)
             there = model.cuda()(batch.to("cuda")).cpu()
         assert torch.allclose(here, there, atol=1e-4), kind
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn", "gin", "gat"])
+@pytest.mark.parametrize("nodes", [None, "test"])
+def test_exact_inference_on_the_gpu_is_that_of_the_cpu(data, model, nodes):
+    torch.manual_seed(0)
+    net = hr.nn.GNN(32, 64, 5, layers=2, conv=model).eval()
+    wanted = None if nodes is None else data.splits[nodes]
+    expected = hr.train.infer(net, data, wanted)
+    found = hr.train.infer(net.cuda(), data, wanted)
+    assert found.device.type == "cpu"
+    assert torch.allclose(found, expected, rtol=1e-2, atol=1e-3)

@@ -64,6 +64,9 @@ for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
                 assert torch.equal(found, expected), (dtype, size, relu)
 x = torch.randn(100)
 assert torch.equal(on_gpu(torch.ones(100), dropped=1 << 15, relu=False, seed=1, gate=x), (x > 0) * 2.0)
+x = torch.randn(1000)
+expected = on_gpu(x, dropped=9000, relu=False, seed=2**40 + 7, gate=None)
+assert torch.equal(on_gpu(x, dropped=9000, relu=False, seed=torch.tensor([2**40 + 7]), gate=None), expected)  # a seed on the device
 x = torch.full((64,), float("inf"))
 assert not on_gpu(x, dropped=1 << 15, relu=False, seed=1, gate=None).isnan().any()
 print("equal")

@@ -12,7 +12,8 @@ from training_cases import MODELS, assert_same_weights, ctrl_c_at, small
 import headrace as hr
 from headrace.loader import Batch, NeighborLoader, WholeBatch
 from headrace.train import Run, Watcher, infer, node
-from headrace.train.node import NodeRecipe, make_model, with_features
+from headrace.train.node import make_model, with_features
+from headrace.train.node_recipe import NodeRecipe
 from headrace.train.options import NodeOptions
 from headrace.train.score import class_weights, count_right, node_loss, score
 

@@ -17,11 +17,13 @@ from headrace.graph import Dataset
 from headrace.nn import GNN
 from headrace.train import NodeOptions, infer
 from headrace.train.loop import Trainer
-from headrace.train.node import NodeRecipe
+from headrace.train.node_recipe import NodeRecipe
 
 _PLACES: dict[str, dict[str, Any]] = {
     "all on the GPU": {"mode": "gpu"},
+    "all on the GPU, captured": {"mode": "gpu", "capture": True},
     "UVA and 20 % of the features hot": {"mode": "uva", "device_cache": "20%"},
+    "UVA and 20 % of the features hot, captured": {"mode": "uva", "device_cache": "20%", "capture": True},
     "UVA, features pinned": {"mode": "uva", "device_cache": "0%"},
     "mixed, features on the GPU": {"mode": "mixed"},
     "CPU threads sample, features on the GPU": {"mode": "cpu"},
@@ -84,7 +86,7 @@ def _place_rows(setting: Setting, data: Dataset, place: str, options: NodeOption
         rows.append(Row("gpu-epoch", f"{case}, stage: {stage['name']}", "busy for a batch", "ms", busy))
     nodes = data.splits["test"][:20_000]
     assert data.y is not None
-    found = infer(model.cpu().eval(), data, nodes).argmax(dim=1)
+    found = infer(model, data, nodes).argmax(dim=1)
     accuracy = float((found == data.y[nodes]).float().mean())
     rows.append(Row("gpu-epoch", f"{case}, after {setting.repeats + 1} epochs", "test accuracy", "share", accuracy))
     return rows

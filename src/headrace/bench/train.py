@@ -17,7 +17,7 @@ from headrace.loader import NeighborLoader
 from headrace.nn import GNN
 from headrace.train import NodeOptions, Watcher, infer
 from headrace.train.loop import Trainer
-from headrace.train.node import NodeRecipe
+from headrace.train.node_recipe import NodeRecipe
 
 HIDDEN, DROPOUT, RATE = 256, 0.5, 0.003
 _PARTS = ("wait", "gather", "forward", "backward", "step")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, as_tensor, as_times, first_outside, thread_count
+from headrace._arrays import as_ids, as_tensor, as_times, thread_count
 from headrace._pinned import PinError, pin_in_place
+from headrace.graph.edges import count_nodes, take
+from headrace.graph.rows import RowRange
 from headrace.graph.time import before_all, sorted_order, times_in_order
 
 SelfLoops = Literal["keep", "add", "drop"]
 T = TypeVar("T")
 _ARRAYS = ("indptr", "indices", "weight", "time", "edge_id", "permutation")
-_MOST_NODES = 2**48  # an id beyond this is a mistake, not a node
 
 
 class Graph:
@@ -89,7 +89,7 @@ class Graph:
         if source.dtype != target.dtype:
             source, target = source.long(), target.long()
         workers = thread_count(threads)
-        nodes = _num_nodes(source, target, num_nodes, workers)
+        nodes = count_nodes(source, target, num_nodes, workers)
         if self_loops not in ("keep", "add", "drop"):
             raise ValueError(f"self_loops must be 'keep', 'add' or 'drop', not {self_loops!r}")
 
@@ -118,9 +118,9 @@ class Graph:
         return cls(
             torch.from_numpy(indptr),
             torch.from_numpy(indices),
-            weight=None if values is None or position is None else _take(values, position, missing=1),
-            time=None if times is None else _take(times, position, missing=before_all(times)),
-            edge_id=position if keep_ids and ids is None else None if ids is None else _take(ids, position, missing=-1),
+            weight=None if values is None or position is None else take(values, position, missing=1),
+            time=None if times is None else take(times, position, missing=before_all(times)),
+            edge_id=position if keep_ids and ids is None else None if ids is None else take(ids, position, missing=-1),
         )
 
     @property
@@ -299,63 +299,3 @@ class Graph:
         extra = "".join(f", {n}" for n in ("weight", "time", "edge_id", "permutation") if getattr(self, n) is not None)
         place = "" if self.device.type == "cpu" else f", device={str(self.device)!r}"
         return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{extra}{place})"
-
-
-@dataclass(frozen=True, eq=False)
-class RowRange:
-    """A range of a graph's rows: the block from all nodes to nodes `begin` .. `end`. Nothing is copied."""
-
-    graph: Graph
-    begin: int
-    end: int
-
-    @property
-    def indptr(self) -> Tensor:
-        return self.graph.indptr[self.begin : self.end + 1]
-
-    @property
-    def indices(self) -> Tensor:
-        return self.graph.indices
-
-    @property
-    def first(self) -> int:
-        return self.begin
-
-    @property
-    def num_src(self) -> int:
-        return self.graph.num_nodes
-
-    @property
-    def num_dst(self) -> int:
-        return self.end - self.begin
-
-
-def _num_nodes(source: Tensor, target: Tensor, given: int | None, threads: int) -> int:
-    """The number of nodes, after a check that every id is one."""
-    if given is not None and not 0 <= given < _MOST_NODES:
-        raise ValueError(f"num_nodes must be from 0 to 2**48, not {given}")
-    most = -1
-    for name, ids in (("src", source), ("dst", target)):
-        low, high = _native.id_range(ids, threads)
-        most = max(most, high)
-        if low < 0:
-            at = int((ids < 0).nonzero()[0])
-            raise ValueError(f"{name}[{at}] is {int(ids[at])}: node ids must not be negative")
-        if given is not None and high >= given:
-            at = first_outside(ids, 0, given)
-            raise ValueError(f"{name}[{at}] is {int(ids[at])}: node ids must be below num_nodes={given}")
-    if most >= _MOST_NODES:
-        raise ValueError(f"the largest node id is {most}: ids number the nodes, so map them to 0, 1, 2, ... first")
-    return most + 1 if given is None else given
-
-
-def _take(values: Tensor, position: Tensor | None, *, missing: float) -> Tensor:
-    """values[position], with `missing` where the position is -1."""
-    assert position is not None
-    if values.numel() == 0:
-        return torch.full((len(position), *values.shape[1:]), missing, dtype=values.dtype)
-    taken = values[position.clamp_min(0)]
-    absent = position < 0
-    if bool(absent.any()):
-        taken[absent] = missing
-    return taken

@@ -31,6 +31,10 @@ def dropout(x: Tensor, rate: float = 0.5, *, relu: bool = False, seed: int | Non
     if rate == 0:
         return torch.relu(x) if relu else x
     if seed is None:
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # drawn by the device, at every replay
+            there = torch.randint(0, 2**62, (1,), device=x.device)
+            replayed: Tensor = _call(x, _dropped(rate), relu, there, 0)
+            return replayed
         seed = draw_seed()
     elif not 0 <= seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2**63 - 1, not {seed}")
@@ -65,13 +69,14 @@ def _kept(x: Tensor, dropped: int, seed: int) -> Tensor:
     return out > 0
 
 
-def _run(x: Tensor, dropped: int, relu: bool, seed: int, gate: Tensor | None, threads: int) -> Tensor:
+def _run(x: Tensor, dropped: int, relu: bool, seed: int | Tensor, gate: Tensor | None, threads: int) -> Tensor:
     if dropped == _BITS:
         return torch.zeros_like(x, memory_format=torch.contiguous_format)
     if x.device.type != "cpu":
         from headrace.kernels import _triton_dropout  # not needed, and perhaps not there, without a GPU
 
         return _triton_dropout.dropout(x, dropped=dropped, relu=relu, seed=seed, gate=gate)
+    assert isinstance(seed, int)
     x = x.contiguous()
     out = torch.empty_like(x)
     _native.dropout(

@@ -4,26 +4,19 @@ makes: entries are added in order. The maximum and the gradient of weights go th
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 _ENTRIES = 1 << 22  # gathered at a time, where rows must be
 
 
-def sum_rows(
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    weight: Tensor | None = None,
-    *,
-    ids: Tensor | None = None,
-    scale: Tensor | None = None,
-    mean: bool = False,
-) -> Tensor:
-    """sum over e in row v of weight[e] * scale[s] * x[s], s = indices[e].  # [n, d] -> [rows, d]"""
-    from headrace.kernels import _triton_sum  # not needed, and perhaps not there, without a GPU
+def sum_rows(x: Tensor, indptr: Tensor, indices: Tensor, weight: Tensor | None = None, **how: Any) -> Tensor:
+    """`_triton_sum.sum_rows`, imported when it is called: without a GPU it is not needed, and perhaps not there."""
+    from headrace.kernels import _triton_sum
 
-    return _triton_sum.sum_rows(x.contiguous(), indptr, indices, weight, ids=ids, scale=scale, mean=mean)
+    return _triton_sum.sum_rows(x.contiguous(), indptr, indices, weight, **how)
 
 
 def transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -86,9 +86,9 @@ class GCNConv(nn.Module):
 
 def _graph_norm(graph: Graph, loop: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Weights of all entries and of the loops of all nodes. A loop that is there keeps its weight, as in PyG."""
-    weight = torch.ones(graph.num_edges, dtype=dtype) if graph.weight is None else graph.weight.to(dtype)
+    weight = torch.ones(graph.num_edges, dtype=dtype, device=graph.device) if graph.weight is None else graph.weight.to(dtype)
     target = _targets(graph)
-    own = torch.full((graph.num_nodes,), loop, dtype=dtype)
+    own = torch.full((graph.num_nodes,), loop, dtype=dtype, device=graph.device)
     if loop:
         at = (graph.indices == target).nonzero().flatten()
         if len(at):
@@ -100,14 +100,29 @@ def _graph_norm(graph: Graph, loop: float, dtype: torch.dtype) -> tuple[Tensor, 
 
 
 def _block_norm(block: Structure, loop: float, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    target = _targets(block)
+    target, inside = _block_targets(block)
     weight = torch.ones(len(target), dtype=dtype, device=target.device) if not loop else (block.indices != target).to(dtype)
+    source = block.indices
+    if inside is not None:
+        weight, source = torch.where(inside, weight, 0), source.clamp_max(max(block.num_src - 1, 0))
     sampled = weight.new_zeros(block.num_dst).index_add_(0, target, weight)
     known: Tensor | None = getattr(block, "degree", None)
     degree = F.pad(sampled, (0, block.num_src - block.num_dst)) if known is None else known.to(dtype)
     root = _inverse_root(degree + loop)
     stands_for = root[: block.num_dst] * degree[: block.num_dst] / sampled.clamp_min(1)
-    return weight * stands_for[target] * root[block.indices], loop * root[: block.num_dst].square() if loop else None
+    return weight * stands_for[target] * root[source], loop * root[: block.num_dst].square() if loop else None
+
+
+def _block_targets(block: Structure) -> tuple[Tensor, Tensor | None]:
+    """The row of every entry, and which entries are in any: the last of a padded block are not. On a GPU nothing is waited for."""
+    if block.indptr.device.type == "cpu":
+        target = _targets(block)
+        more = len(block.indices) - len(target)
+        return (F.pad(target, (0, more)), torch.arange(len(block.indices)) < len(target)) if more else (target, None)
+    entries = torch.arange(len(block.indices), device=block.indptr.device)
+    target = torch.searchsorted(block.indptr, entries, right=True) - 1
+    inside = target < block.num_dst
+    return target.clamp_max(max(block.num_dst - 1, 0)).to(block.indices.dtype), inside
 
 
 def _targets(where: Structure) -> Tensor:

@@ -37,6 +37,7 @@ class FileRows:
     >>> numpy.save(path, numpy.arange(6.0).reshape(3, 2))
     >>> FileRows(path).gather(torch.tensor([2, 0])).tolist()
     [[4.0, 5.0], [0.0, 1.0]]
+    >>> folder.cleanup()
     """
 
     def __init__(

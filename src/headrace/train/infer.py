@@ -7,6 +7,7 @@ range of rows; a table that is larger than `memory` lies in a temporary file.
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from headrace._arrays import as_ids, first_outside
 from headrace.graph import Dataset, Graph
 from headrace.kernels import gather
+from headrace.nn import GATConv
 from headrace.sample import Block, NeighborSampler
 
 _RANGE_BYTES = 256 << 20  # of rows computed at a time
@@ -38,7 +40,7 @@ def infer(
 
     `model.layers` must be the model: `x = layer(x, block)` from the first to the last, as in `headrace.nn.GNN`. It is run as in
     evaluation: no dropout, norms as learnt. `memory` (bytes, by default half of what the machine has) bounds the tables held in
-    memory. `progress` is told (done, of how many) rows.
+    memory. `progress` is told (done, of how many) rows. A model on a GPU is run there if graph and tables fit, else on the CPU.
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=100, edges=600, classes=3, features=8)
@@ -67,14 +69,27 @@ def infer(
         if progress is not None:
             progress(done, total)
 
-    x = data.x
-    with _evaluating(model), torch.no_grad():
-        for number, layer in enumerate(layers):
-            last = number == len(layers) - 1
-            if last and wanted is not None and few:
-                return _some(layer, x, data.graph, wanted, tell)
-            x = _all(layer, x, data.graph, limit, tell)
-    return x if wanted is None else gather(x, wanted)
+    def walk(model: nn.Module, x: Tensor, graph: Graph) -> Tensor:
+        layers = layers_of(model) or []
+        with _evaluating(model), torch.no_grad():
+            for number, layer in enumerate(layers):
+                last = number == len(layers) - 1
+                if last and wanted is not None and few:
+                    return _some(layer, x, graph, wanted, tell).cpu()
+                x = _all(layer, x, graph, limit, tell)
+        return (x if wanted is None else gather(x, wanted)).cpu()
+
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if device.type == "cpu":
+        return walk(model, data.x, data.graph)
+    # Attention on a GPU has a message per edge until it has a kernel there.
+    if not any(isinstance(module, GATConv) for module in model.modules()):
+        try:
+            return walk(model, data.x.to(device), data.graph.derived(f"on {device}", lambda: data.graph.to(device)))
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            done = 0
+    return walk(copy.deepcopy(model).cpu(), data.x, data.graph)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module] | None:
@@ -97,7 +112,8 @@ def _all(layer: nn.Module, x: Tensor, graph: Graph, limit: int, tell: Callable[[
         out: Tensor = layer(x, graph)
         tell(nodes)
         return out
-    table = _table(nodes, probe.shape[1], probe.dtype, limit)
+    on_gpu = probe.is_cuda
+    table = probe.new_empty(nodes, probe.shape[1]) if on_gpu else _table(nodes, probe.shape[1], probe.dtype, limit)
     for begin in range(0, nodes, step):
         end = min(begin + step, nodes)
         table[begin:end] = layer(x, graph.rows(begin, end))
@@ -108,6 +124,7 @@ def _all(layer: nn.Module, x: Tensor, graph: Graph, limit: int, tell: Callable[[
 def _some(layer: nn.Module, x: Tensor, graph: Graph, nodes: Tensor, tell: Callable[[int], None]) -> Tensor:
     """The layer for some nodes: their neighbours, all of them, a range of nodes at a time."""
     sampler = NeighborSampler(graph, [-1])
+    nodes = nodes.to(x.device)
     parts = []
     for begin in range(0, len(nodes), _SEEDS):
         seeds = nodes[begin : begin + _SEEDS]

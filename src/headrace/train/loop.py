@@ -36,6 +36,7 @@ class Step:
     nodes: tuple[int, ...] = ()  # seeds, then what each hop added
     edges: tuple[int, ...] = ()  # that each hop drew
     bytes: int = 0  # of features read
+    ready: bool = False  # whether the gradients are there already
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,9 @@ class Trainer:
         later = done.loss.is_cuda  # the next step is launched before this one's numbers are waited for
         if not later:
             self._check_loss(numbers.take()[0], state.epoch, state.batch)
-        with clock("backward", state.batch):
-            done.loss.backward()  # type: ignore[no-untyped-call]
+        if not done.ready:
+            with clock("backward", state.batch):
+                done.loss.backward()  # type: ignore[no-untyped-call]
         with clock("step", state.batch):
             if options.clip:
                 torch.nn.utils.clip_grad_norm_(self.recipe.model.parameters(), options.clip)

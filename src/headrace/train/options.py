@@ -80,6 +80,7 @@ class NodeOptions(RunOptions):
         "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"
     )
     device_cache: str = _option("auto", "with a GPU, features kept in its memory: bytes (4GiB) or a share (20%), the rest pinned")
+    capture: bool = _option(False, "with a GPU, replay forward and backward as one launch, on batches padded to one shape")
     hot: Literal["degree", "probability"] = _option("degree", "with a GPU, which features are kept: by degree, or by expected use")
     class_weights: Literal["none", "balanced"] = _option("none", "weigh the loss by how rare a class is")
     validate: Literal["auto", "exact", "sampled", "none"] = _option(
@@ -91,8 +92,10 @@ class NodeOptions(RunOptions):
         _choice(self, "model", "sage", "gcn", "gin", "gat", "gatv2")
         _choice(self, "mode", "auto", "cpu", "uva", "gpu", "mixed")
         _choice(self, "hot", "degree", "probability")
-        if self.device == "cpu" and (self.mode not in ("auto", "cpu") or self.device_cache != "auto"):
-            raise ValueError("mode and device_cache say what a GPU does: they need device cuda")
+        if self.device == "cpu" and (self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.capture):
+            raise ValueError("mode, device_cache and capture say what a GPU does: they need device cuda")
+        if self.capture and self.full_batch:
+            raise ValueError("capture replays sampled batches: it does not go with full_batch")
         self.cache_budget  # noqa: B018 - is it a size?
         _choice(self, "norm", "none", "batch", "layer")
         _choice(self, "class_weights", "none", "balanced")

@@ -1,0 +1,88 @@
+"""Forward and backward of a training step as one captured CUDA graph.
+
+A sampled step is a hundred small kernels, and launching them takes the host longer than running them takes a GPU. Here they are
+recorded once, on memory of a fixed shape that holds nearly every batch, and then replayed with a single launch. (A fixed launch
+plan over bounded sizes is the idea of ZeroGNN, 2026.) For a batch that does not fit there is a new recording with more room, a few
+times; then such batches are computed as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.loader.padded import PaddedBatch, Shape
+
+_LOOK = 4  # batches computed as usual before the first recording, to see how large they are
+_SPARE = 0.03
+_RECORDINGS = 8  # after which batches that do not fit are no longer made room for
+
+Loss = Callable[[Any], tuple[Tensor, Tensor]]  # of a batch: the loss, and how many predictions are right
+
+
+class CapturedStep:
+    """Replays a step where it can. `loss` must compute on the batch alone and wait for nothing."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.model, self.loss = model, loss
+        self.seen = 0
+        self.recordings = self.replays = 0
+        self._shape: Shape | None = None
+        self._recorded: _Recorded | None = None
+
+    def __call__(self, batch: Any) -> tuple[Tensor, Tensor] | None:
+        """Loss and right predictions, with the gradients in place; or None, for a batch to be computed as usual."""
+        sample = batch.sample
+        self.seen += 1
+        shape = Shape.of(sample, spare=_SPARE)
+        if self._shape is None or self._shape.nodes[0] == sample.num_seeds:
+            self._shape = shape if self._shape is None else self._shape.union(shape)
+        if self.seen <= _LOOK or self._shape.nodes[0] != sample.num_seeds:
+            return None
+        if self._recorded is None or not self._recorded.batch.shape.holds(sample):
+            if self.recordings == _RECORDINGS:
+                return None
+            self._recorded = None  # its memory serves the next
+            self._recorded = _Recorded(self.model, self.loss, self._shape, batch)
+            self.recordings += 1
+        self.replays += 1
+        return self._recorded.replay(batch)
+
+
+class _Recorded:
+    def __init__(self, model: nn.Module, loss: Loss, shape: Shape, batch: Any) -> None:
+        self.batch = PaddedBatch(shape, batch)
+        if any(getattr(module, "wants_degree", False) for module in model.modules()):
+            self.batch.keep_degrees(batch)
+        self.batch.fill(batch)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        device = batch.n_id.device
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.random.fork_rng([device]):  # what is tried out here draws no numbers of the run
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    loss(self.batch)[0].backward()  # type: ignore[no-untyped-call]
+                    self._forget()
+            torch.cuda.current_stream(device).wait_stream(stream)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+                found, self.right = loss(self.batch)
+                found.backward()  # type: ignore[no-untyped-call]
+        self.found = found.detach()
+        self.gradients = [p.grad for p in self.parameters]
+        self._forget()
+
+    def replay(self, batch: Any) -> tuple[Tensor, Tensor]:
+        self.batch.fill(batch)
+        self.graph.replay()
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return self.found, self.right
+
+    def _forget(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None

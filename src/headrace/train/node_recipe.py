@@ -1,0 +1,193 @@
+"""`NodeRecipe`: node classification, as the training loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.graph import Dataset
+from headrace.loader import Batch, MovedBatch, NeighborLoader, WholeBatch
+from headrace.nn import GATConv
+from headrace.pipeline import StageTimes, Trace
+from headrace.store import Store, hot_order, rows_for
+from headrace.train.captured import CapturedStep
+from headrace.train.checks import check_weights
+from headrace.train.clock import Clock
+from headrace.train.infer import infer, layers_of
+from headrace.train.loop import Score, Step
+from headrace.train.options import NodeOptions
+from headrace.train.score import class_weights, count_right, node_loss, score
+
+
+class NodeRecipe:
+    """Node classification, as the training loop sees it."""
+
+    def __init__(self, data: Dataset, model: nn.Module, options: NodeOptions, trace: Trace | None = None) -> None:
+        assert data.y is not None
+        self.device = torch.device(options.device)
+        self.data, self.model, self.options = data, model.to(self.device), options
+        self.labels: Tensor = data.y
+        self.train_nodes = data.splits["train"]
+        check_weights(data, model, sampled=not options.full_batch)
+        self.weight = None
+        if options.class_weights == "balanced":
+            self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
+        self.rows = None if self.device.type == "cpu" or options.full_batch else self._placed_rows()
+        self.loader: NeighborLoader | None = None
+        self.whole: WholeBatch | MovedBatch | None = None
+        if options.full_batch:
+            self.whole = WholeBatch(data, options.depth).to(self.device)
+        else:
+            self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
+        self.captured: CapturedStep | None = None
+        if options.capture:
+            if _normalises_batches(model):
+                raise ValueError("capture pads batches, and this model normalises over them: train it without capture")
+            if any(isinstance(module, GATConv) for module in model.modules()):
+                raise ValueError("attention on a GPU waits for the sizes of its rows, which a replay cannot: train without capture")
+            self.captured = CapturedStep(self.model, self._loss_of)
+        self.exact = options.validate != "sampled" and layers_of(model) is not None
+        if options.validate == "exact" and not self.exact and self.whole is None:
+            raise ValueError(
+                f"validate exact needs a model with layers, and {type(model).__name__} has none: choose auto or sampled"
+            )
+
+    @property
+    def num_batches(self) -> int:
+        return 1 if self.loader is None else len(self.loader)
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
+        """Sampled batches; or one None, for the whole graph."""
+        if self.loader is None:
+            return iter([None][first:])
+        self.loader.resume(epoch, first)
+        return iter(self.loader)
+
+    def loss(self, batch: Batch | None, clock: Clock) -> Step:
+        return self._whole_loss(clock) if batch is None else self._batch_loss(batch, clock)
+
+    def _whole_loss(self, clock: Clock) -> Step:
+        with clock("forward"), self._precision():
+            rows = self.model(self.whole)[self.train_nodes.to(self.device)]
+            labels = self.labels[self.train_nodes].to(self.device)
+            loss = node_loss(rows, labels, self.weight)
+        return Step(loss, len(rows), count_right(rows.detach(), labels))
+
+    def _batch_loss(self, batch: Batch, clock: Clock) -> Step:
+        there = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
+        in_place = there.table is not None and getattr(self.model, "reads_table", False)
+        if not in_place:
+            with clock("gather", batch.index):
+                there.x  # noqa: B018 - gathers the rows
+        with clock("forward", batch.index):
+            replayed = None if self.captured is None else self.captured(there)
+            loss, right = replayed or self._loss_of(there)
+        sample = batch.sample
+        read = sample.num_edges + batch.blocks[-1].num_dst if in_place else sample.nodes.numel()
+        return Step(
+            loss,
+            batch.batch_size,
+            right,
+            sample.num_sampled_nodes,
+            sample.num_sampled_edges,
+            read * self.data.num_features * self.data.x.element_size(),  # type: ignore[union-attr]
+            ready=replayed is not None,
+        )
+
+    def _loss_of(self, batch: Any) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            rows = self.model(batch)
+            return node_loss(rows, batch.y, self.weight), count_right(rows.detach(), batch.y)
+
+    def validate(self, progress: Callable[[int, int], None]) -> Score | None:
+        if self.options.validate == "none" or "val" not in self.data.splits:
+            return None
+        return self._scores(("val",), progress)["val"]
+
+    def test(self, progress: Callable[[int, int], None]) -> dict[str, float | None]:
+        names = [name for name in ("train", "val", "test") if name in self.data.splits]
+        scores = self._scores(tuple(names), progress)
+        return {f"{name}_accuracy": scores[name].accuracy if name in scores else None for name in ("train", "val", "test")}
+
+    def stages(self) -> list[StageTimes]:
+        return [] if self.loader is None else self.loader.stage_times
+
+    def facts(self) -> dict[str, Any]:
+        if self.loader is None:
+            return {"memory": {"data": self.data.nbytes}, "cache": None}
+        use = self.loader.memory()
+        return {
+            "memory": {"data": self.data.nbytes, "buffers": use.in_use + use.idle, "buffers_peak": use.peak},
+            "cache": {"hits": use.hits, "misses": use.misses},
+        }
+
+    def _scores(self, names: tuple[str, ...], progress: Callable[[int, int], None]) -> dict[str, Score]:
+        nodes = {name: self.data.splits[name] for name in names}
+        together = torch.cat(list(nodes.values()))
+        with self._precision():
+            rows = self._predict(together, progress)
+        found: dict[str, Score] = {}
+        begin = 0
+        for name, ids in nodes.items():
+            found[name] = score(rows[begin : begin + len(ids)].float(), self.labels[ids])
+            begin += len(ids)
+        return found
+
+    def _predict(self, nodes: Tensor, progress: Callable[[int, int], None]) -> Tensor:
+        """The model's rows of some nodes, as in evaluation."""
+        if self.exact and self.whole is None:
+            return infer(self.model, self.data, nodes, progress=progress)
+        self.model.eval()
+        with torch.no_grad():
+            if self.whole is not None:
+                rows: Tensor = self.model(self.whole)
+                return rows[nodes.to(self.device)].cpu()
+            loader = self._loader(nodes, shuffle=False)
+            parts = []
+            for batch in loader:
+                parts.append(self.model(batch).cpu())
+                progress(min((batch.index + 1) * self.options.batch_size, len(nodes)), len(nodes))
+            return torch.cat(parts)
+
+    def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
+        options = self.options
+        # A batch of one node has no variance to normalise by: of a training epoch it is left out.
+        lone = shuffle and len(nodes) > 1 and len(nodes) % options.batch_size == 1 and _normalises_batches(self.model)
+        return NeighborLoader(
+            self.data,
+            options.fanouts,
+            nodes,
+            batch_size=options.batch_size,
+            shuffle=shuffle,
+            drop_last=lone,
+            seed=options.seed,
+            threads=options.threads,
+            staleness=options.staleness,
+            device=self.device,
+            mode=options.mode,
+            rows=self.rows,
+            trace=trace,
+        )
+
+    def _placed_rows(self) -> Store:
+        """Features where the GPU reads them."""
+        assert self.data.x is not None
+        order, options = None, self.options
+        if options.cache_budget is not None:
+            order = hot_order(
+                self.data.graph, by=options.hot, seeds=self.train_nodes, fanouts=options.fanouts, batch_size=options.batch_size
+            )
+        return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        cached = self.captured is None  # weights that were cast once must be cast again at every replay
+        enabled = self.options.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=cached)
+
+
+def _normalises_batches(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())

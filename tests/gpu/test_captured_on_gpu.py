@@ -1,0 +1,70 @@
+import pytest
+import torch
+
+import headrace as hr
+from headrace.train.captured import CapturedStep
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch sees"),
+]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return hr.generate.community(nodes=20_000, edges=400_000, classes=5, features=32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("mode", ["gpu", "uva", "cpu"])
+def test_a_captured_run_learns_what_a_plain_one_learns(data, mode, precision):
+    options = {"hidden": 64, "fanout": (8, 5), "batch_size": 200, "epochs": 3, "lr": 0.01, "dropout": 0.0, "device": "cuda"}
+    plain, captured = (
+        hr.train.node(data, options=hr.train.NodeOptions(**options, mode=mode, precision=precision, capture=c))
+        for c in (False, True)
+    )
+    assert captured.test_accuracy[0] > 0.7
+    assert abs(captured.test_accuracy[0] - plain.test_accuracy[0]) < 0.02
+    if precision == "fp32":
+        for a, b in zip(captured.model.parameters(), plain.model.parameters(), strict=True):
+            assert torch.allclose(a, b, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+def test_replays_draw_new_dropout_and_give_the_gradients(data, model):
+    loader = hr.loader.NeighborLoader(data, [8, 5], "train", batch_size=128, device="cuda", drop_last=True)
+    batches = list(loader)[:12]
+    net = hr.nn.GNN(32, 64, 5, layers=2, conv=model, dropout=0.5).cuda()
+
+    def loss(batch):
+        rows = net(batch)
+        return torch.nn.functional.cross_entropy(rows, batch.y), (rows.argmax(1) == batch.y).sum()
+
+    step = CapturedStep(net, loss)
+    found = [step(batch) for batch in batches]
+    assert found[:4] == [None] * 4
+    assert step.replays == 8
+    losses = [float(step(batches[-1])[0]) for _ in range(4)]
+    assert len(set(losses)) == 4  # dropout is drawn anew at each replay
+    net.eval()
+    still = CapturedStep(net, loss)
+    for batch in batches:
+        result = still(batch)
+        if result is None:
+            continue
+        found = [p.grad.clone() for p in net.parameters()]
+        for p in net.parameters():
+            p.grad = None
+        expected, right = loss(batch)
+        expected.backward()
+        assert torch.allclose(result[0], expected, rtol=1e-4)
+        assert int(result[1]) == int(right)
+        for a, p in zip(found, net.parameters(), strict=True):
+            assert torch.allclose(a, p.grad, rtol=1e-2, atol=1e-5)
+
+
+def test_models_that_cannot_be_captured_are_refused(data):
+    with pytest.raises(ValueError, match="normalises"):
+        hr.train.node(data, options=hr.train.NodeOptions(norm="batch", device="cuda", capture=True))
+    with pytest.raises(ValueError, match="attention"):
+        hr.train.node(data, options=hr.train.NodeOptions(model="gat", device="cuda", capture=True))
