@@ -1,4 +1,4 @@
-"""Every example runs, and every docstring's example says the truth."""
+"""Every example runs, and the examples of every docstring and every page say the truth."""
 
 import doctest
 import importlib
@@ -11,7 +11,9 @@ import pytest
 
 import headrace
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if ">>>" in page.read_text())
 MODULES = sorted(m.name for m in pkgutil.walk_packages(headrace.__path__, "headrace.") if "__main__" not in m.name)
 
 
@@ -25,4 +27,11 @@ def test_example_runs(script, tmp_path):
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
     result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_page_examples(page):
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.attempted
     assert result.failed == 0
