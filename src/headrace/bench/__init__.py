@@ -12,7 +12,11 @@ def _on_gpu(name: str) -> Callable[[Setting], list[Row]]:
     """A benchmark of the GPU: imported when it is run, for it needs Triton."""
 
     def run(setting: Setting) -> list[Row]:
-        found: list[Row] = import_module(f"headrace.bench.{name}").run(setting)
+        try:
+            module = import_module(f"headrace.bench.{name}")
+        except ImportError as error:
+            raise ValueError(f"this benchmark measures kernels of a GPU, which need Triton: {error}") from None
+        found: list[Row] = module.run(setting)
         return found
 
     return run

@@ -157,6 +157,8 @@ class Graph:
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError(f"graph.to({str(device)!r}), but torch sees no GPU here")
         if self.device.type == "cpu":
             self.validate()  # kernels of a GPU follow indices unchecked
         return self._mapped(lambda array: array.to(device))

@@ -16,6 +16,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_argument, thread_count
 from headrace.kernels._direct import direct
+from headrace.kernels._on_gpu import on_gpu
 
 _BITS = 1 << 16
 
@@ -73,9 +74,8 @@ def _run(x: Tensor, dropped: int, relu: bool, seed: int | Tensor, gate: Tensor |
     if dropped == _BITS:
         return torch.zeros_like(x, memory_format=torch.contiguous_format)
     if x.device.type != "cpu":
-        from headrace.kernels import _triton_dropout  # not needed, and perhaps not there, without a GPU
-
-        return _triton_dropout.dropout(x, dropped=dropped, relu=relu, seed=seed, gate=gate)
+        dropped_rows: Tensor = on_gpu("dropout").dropout(x, dropped=dropped, relu=relu, seed=seed, gate=gate)
+        return dropped_rows
     assert isinstance(seed, int)
     x = x.contiguous()
     out = torch.empty_like(x)

@@ -14,6 +14,7 @@ from headrace import _native
 from headrace._arrays import as_ids_near, thread_argument, thread_count
 from headrace.kernels import _gpu
 from headrace.kernels._direct import direct
+from headrace.kernels._on_gpu import on_gpu
 from headrace.kernels._sharded import check_ids
 
 
@@ -68,10 +69,8 @@ def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int, check: bool) -> None
 def _run_on_gpu(x: Tensor, ids: Tensor, out: Tensor, check: bool) -> None:
     if check or ids.device.type == "cpu":  # ids on the CPU are seen without waiting
         check_ids(ids, len(x))
-    from headrace.kernels import _triton_gather  # not needed, and perhaps not there, without a GPU
-
     row_bytes = x.shape[1:].numel() * x.element_size()
-    _triton_gather.gather_rows(x.detach(), ids.to(x.device, non_blocking=True), out, row_bytes)
+    on_gpu("gather").gather_rows(x.detach(), ids.to(x.device, non_blocking=True), out, row_bytes)
 
 
 def _bytes(t: Tensor) -> Tensor:

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.kernels._on_gpu import on_gpu
+
 _ENTRIES = 1 << 22  # gathered at a time, where rows must be
 
 
 def sum_rows(x: Tensor, indptr: Tensor, indices: Tensor, weight: Tensor | None = None, **how: Any) -> Tensor:
-    """`_triton_sum.sum_rows`, imported when it is called: without a GPU it is not needed, and perhaps not there."""
-    from headrace.kernels import _triton_sum
-
-    return _triton_sum.sum_rows(x.contiguous(), indptr, indices, weight, **how)
+    """`_triton_sum.sum_rows`."""
+    rows: Tensor = on_gpu("sum").sum_rows(x.contiguous(), indptr, indices, weight, **how)
+    return rows
 
 
 def transposed(indptr: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:

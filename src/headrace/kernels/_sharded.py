@@ -14,6 +14,8 @@ from math import gcd
 import torch
 from torch import Tensor
 
+from headrace.kernels._on_gpu import on_gpu
+
 
 @dataclass(frozen=True, eq=False)
 class ShardTable:
@@ -74,9 +76,7 @@ def gather_sharded(
     row_bytes = _ready(table, ids, out, "out")
     if check:
         check_ids(ids, table.num_rows)
-    from headrace.kernels import _triton_gather  # not needed, and perhaps not there, without a GPU
-
-    _triton_gather.gather_sharded_rows(
+    on_gpu("gather").gather_sharded_rows(
         table.location,
         table.begins,
         table.bases,
@@ -100,9 +100,7 @@ def add_sharded(table: ShardTable, ids: Tensor, delta: Tensor) -> None:
     _ready(table, ids, delta, "delta")
     if table.stride % delta.element_size() or table.base_alignment % delta.element_size():
         raise ValueError(f"rows of {delta.dtype} must begin at multiples of its size; the stride is {table.stride} bytes")
-    from headrace.kernels import _triton_gather
-
-    _triton_gather.add_sharded_rows(
+    on_gpu("gather").add_sharded_rows(
         table.location,
         table.begins,
         table.bases,
