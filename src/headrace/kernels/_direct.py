@@ -37,8 +37,8 @@ def direct(
         def backward(ctx: Any, *grads: Any) -> Any:
             if torch.is_grad_enabled() and not twice:  # which in a backward pass is what create_graph says
                 raise RuntimeError(
-                    f"create_graph=True asks for gradients of the gradient of {op._qualname}, which it does not have: use the kernel's "
-                    "reference in plain torch"
+                    f"create_graph=True asks for gradients of the gradient of {op._qualname}, which it does not have: use the "
+                    "kernel's reference in plain torch"
                 )
             return backward(ctx, *grads)
 
