@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -384,11 +385,15 @@ class NodeRecipe:
     def _placed_rows(self) -> Store:
         """Features where the GPU reads them."""
         assert self.data.x is not None
-        order, options = None, self.options
-        if options.cache_budget is not None:
-            order = hot_order(
-                self.data.graph, by=options.hot, seeds=self.train_nodes, fanouts=options.fanouts, batch_size=options.batch_size
-            )
+        options = self.options
+        order = partial(
+            hot_order,
+            self.data.graph,
+            by=options.hot,
+            seeds=self.train_nodes,
+            fanouts=options.fanouts,
+            batch_size=options.batch_size,
+        )
         return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order)
 
     def _precision(self) -> AbstractContextManager[Any]:
