@@ -1,4 +1,4 @@
-"""The loader's stages for a device, run without one: what fails surfaces at its batch, and batches are those of the plain loader."""
+"""The loader's stages for a device, run without one: what fails surfaces at its batch, and batches are those of threads."""
 
 import threading
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from headrace.loader import Batch, LinkNeighborLoader, NeighborLoader
 from headrace.loader import base as loader_base
 from headrace.loader.base import gpu_of, tensors_in
 from headrace.pipeline import Fenced, OnStream
-from headrace.sample import MixedSampler, NeighborSampler
+from headrace.sample import MixedSampler, NeighborSampler, Pending
 from headrace.store import ArrayStore, Tiered
 
 
@@ -134,9 +134,7 @@ def test_a_failure_in_a_stage_surfaces_at_its_batch(data, as_on_a_device, monkey
         if where == "start":
             patch.setattr(loader.sampler, "start", failing(loader.sampler.start, 3))
         elif where == "finish":
-            start = loader.sampler.start
-            finish = failing(lambda pending: pending.finish(), 3)
-            patch.setattr(loader.sampler, "start", lambda *a, **o: SimpleNamespace(finish=lambda p=start(*a, **o): finish(p)))
+            patch.setattr(Pending, "finish", failing(Pending.finish, 3))
         elif where == "rows":
             patch.setattr(loader._rows, "gather", failing(loader._rows.gather, 3))
         else:
@@ -251,7 +249,7 @@ def test_modes_of_a_gpu_need_one(data):
     for mode in ("gpu", "uva", "mixed"):
         with pytest.raises(ValueError, match=f"mode='{mode}' samples on a GPU: give device='cuda' too"):
             make(data, mode=mode)
-    with pytest.raises(ValueError, match="mode must be 'auto', .* not 'fast'"):
+    with pytest.raises(ValueError, match=r"mode must be 'auto', .* not 'fast'"):
         make(data, mode="fast")
     assert make(data, mode="cpu", device="cpu").sampler.place.mode == "cpu"
 

@@ -169,7 +169,7 @@ def test_a_shard_is_taken_in_every_form():
 
 @pytest.mark.parametrize("given", ["torch", (1,), (0, 1, 2), 3, ("0", "2"), (0.0, 2.0)], ids=str)
 def test_what_is_no_shard_is_named(given):
-    with pytest.raises(ValueError, match="shard must be .*'torchrun' or a Shard, not"):
+    with pytest.raises(ValueError, match=r"shard must be .*'torchrun' or a Shard, not"):
         Shard.of(given)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training_cases import assert_same_run, assert_same_weights, small
 
 import headrace as hr
 from headrace.store.placed import rows_for
@@ -14,7 +15,6 @@ from headrace.train import loop as training_loop
 from headrace.train.node import NodeRecipe
 from headrace.train.reading import Reading
 from headrace.train.score import count_right
-from training_cases import assert_same_run, assert_same_weights, small
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,8 @@ def test_choices_are_named(gpu):
 def test_what_is_hot_is_only_found_out_where_not_all_rows_fit(monkeypatch):
     """On a GPU with a certain amount of free memory, for which the CPU stands."""
     rows, here = torch.arange(40.0).view(10, 4), torch.device("cpu")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10**9))
+    memory = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory[-1], 10**9))
 
     def order():
         asked.append(True)
@@ -219,6 +220,7 @@ def test_what_is_hot_is_only_found_out_where_not_all_rows_fit(monkeypatch):
 
     for free, cache, hot in [(1000, None, 10), (160, None, 5), (1000, 0.3, 3), (10, 64, 4), (0, None, 0)]:
         asked = []
+        memory.append(free)
         store = rows_for(here, rows, cache=cache, order=order)
         ids = torch.tensor([9, 0, 5, 9])
         assert torch.equal(store.gather(ids), rows[ids])
