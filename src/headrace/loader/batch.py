@@ -136,11 +136,11 @@ class MovedBatch:
         return self if torch.device(device).type == self.device.type else self.batch.to(device)
 
     def tensors(self) -> list[Tensor]:
-        """What has been moved."""
+        """What has been moved, and what the batch held before."""
         found = [value for value in vars(self).values() if isinstance(value, Tensor)]
         if "sample" in self.__dict__:
             found += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
-        return found
+        return found + (self.batch.tensors() if isinstance(self.batch, Batch) else [])
 
     @cached_property
     def sample(self) -> Sample:
