@@ -1,6 +1,7 @@
 """Graphs on a GPU and in page-locked memory; numbers on their way; kernels called directly."""
 
 import gc
+import mmap
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import headrace as hr
 from headrace.kernels import aggregate, dropout, gather
-from headrace.store import BufferPool
 from headrace.train.reading import Reading
 
 pytestmark = [
@@ -21,10 +21,10 @@ ARRAYS = ("indptr", "indices", "weight", "time", "edge_id")
 def make_graph():
     """A graph whose arrays have pages of their own, as large ones do."""
     plain = hr.generate.community(nodes=5_000, edges=60_000, classes=3, features=0).graph
-    draw, pool = torch.Generator().manual_seed(1), BufferPool(limit=0)
+    draw = torch.Generator().manual_seed(1)
 
     def own(array):
-        return pool.empty(array.shape, array.dtype).copy_(array)
+        return torch.frombuffer(mmap.mmap(-1, array.nbytes), dtype=array.dtype).copy_(array)
 
     return hr.Graph(
         own(plain.indptr),
@@ -84,6 +84,22 @@ def test_a_graph_is_locked_in_place_as_long_as_it_lives():
     gc.collect()
     assert not any(array.is_pinned() for array in memory.values())
     assert (torch.ones(100, device="cuda") * 2).sum().item() == 200  # nothing is left of it
+
+
+def test_arrays_that_graphs_share_stay_locked_for_the_other():
+    graph = make_graph()
+    weighted = graph.with_weight(torch.rand(graph.num_edges))
+    samplers = [hr.sample.NeighborSampler(g.pin(), [5, 3], weighted=g is weighted) for g in (graph, weighted)]
+    uniform = hr.sample.NeighborSampler(weighted, [5, 3], device="cuda", mode="uva")
+    expected = uniform.sample(torch.arange(300)).nodes.cpu()
+    memory = graph.indices
+    del graph, samplers
+    gc.collect()
+    assert memory.is_pinned()
+    assert torch.equal(uniform.sample(torch.arange(300)).nodes.cpu(), expected)
+    del weighted, uniform
+    gc.collect()
+    assert not memory.is_pinned()
 
 
 def test_a_loader_keeps_its_graph_locked():
