@@ -54,10 +54,12 @@ def test_locked_until_the_owner_goes_or_sooner(runtime):
     unpin = pin_in_place(memory, owner)
     assert runtime.registered == {memory.data_ptr(): 160}
     assert runtime.calls == [3]
-    pin_in_place(memory, owner)  # is locked already
+    again = pin_in_place(memory, owner)  # is locked already
     assert runtime.calls == [3]
     unpin()
     unpin()
+    assert runtime.registered
+    again()
     assert not runtime.registered
     pin_in_place(memory, owner)
     del owner
@@ -107,6 +109,25 @@ def test_a_graph_is_locked_in_place_or_copied(runtime):
     assert copy.indptr.data_ptr() != graph.indptr.data_ptr()  # which is not locked any more
     assert not runtime.registered
     assert torch.equal(copy.indices, graph.indices)
+
+
+@pytest.mark.parametrize("first", ["plain", "weighted", "other"])
+def test_arrays_that_graphs_share_are_locked_until_the_last_is_gone(runtime, first):
+    plain = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    graphs = {"plain": plain, "weighted": plain.with_weight(torch.ones(3)), "other": Graph(plain.indptr, plain.indices)}
+    indices = plain.indices.data_ptr()
+    del plain
+    for graph in graphs.values():
+        graph.pin()
+    del graph
+    assert runtime.registered.keys() >= {indices}
+    assert len(runtime.calls) == 3  # indptr, indices, weight: once each
+    del graphs[first]
+    assert indices in runtime.registered
+    graphs.popitem()
+    assert indices in runtime.registered
+    graphs.clear()
+    assert not runtime.registered
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs POSIX shared memory in /dev/shm")

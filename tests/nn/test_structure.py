@@ -205,7 +205,7 @@ def test_features_are_not_copied_where_the_sum_comes_first(monkeypatch):
     block, ids = block_of(graph)
     gathered = []
     original = hr.nn.structure.gather
-    monkeypatch.setattr(hr.nn.structure, "gather", lambda x, ids, **_: (gathered.append(len(ids)), original(x, ids))[1])
+    monkeypatch.setattr(hr.nn.structure, "gather", lambda x, ids, **how: (gathered.append(len(ids)), original(x, ids, **how))[1])
     forced(monkeypatch, False)
     for name in ("sage mean", "sage max", "gcn", "gin", "gin linear"):
         SUMS[name](5)(x, block, ids=ids)

@@ -11,11 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+_PLAIN = torch._C._disabled_torch_dispatch_impl  # what tensors have that are no subclass with a dispatch of its own
 
-def direct(op: Any, run: Callable[..., Any], remember: Callable[..., None], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `run`, or `op` where it is traced. `op` is registered with the same `remember` and `backward`."""
+
+def direct(
+    op: Any, run: Callable[..., Any], remember: Callable[..., None], backward: Callable[..., Any], *, twice: bool = False
+) -> Callable[..., Any]:
+    """A function that calls `run`, or `op` where it is traced. `op` is registered with the same `remember` and `backward`.
+
+    twice: whether `backward` is made of what torch can differentiate. Where it is not, `create_graph=True` is refused: autograd
+    does not see our kernels and would leave their part of a second gradient out.
+    """
 
     class Direct(torch.autograd.Function):
         @staticmethod
@@ -26,11 +35,18 @@ def direct(op: Any, run: Callable[..., Any], remember: Callable[..., None], back
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
+            if torch.is_grad_enabled() and not twice:  # which in a backward pass is what create_graph says
+                raise RuntimeError(
+                    f"create_graph=True asks for gradients of the gradient of {op._qualname}, which it does not have: use the "
+                    "kernel's reference in plain torch"
+                )
             return backward(ctx, *grads)
 
     def call(*inputs: Any) -> Any:
         if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._functorch.peek_interpreter_stack() is not None:
             return op(*inputs)
+        if any(isinstance(given, Tensor) and type(given).__torch_dispatch__ is not _PLAIN for given in inputs):
+            return op(*inputs)  # a FakeTensor or its kind, which has no memory to read
         return Direct.apply(*inputs)  # type: ignore[no-untyped-call]
 
     return call

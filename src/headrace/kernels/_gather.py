@@ -100,7 +100,8 @@ def _remember(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Te
 def _backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None, None]:
     (ids,) = ctx.saved_tensors  # type: ignore[attr-defined]
     rows: int = ctx.rows  # type: ignore[attr-defined]
-    if grad.device.type == "cpu" or grad.is_complex():
+    again = torch.is_grad_enabled() and grad.requires_grad  # our kernels have no gradient
+    if grad.device.type == "cpu" or grad.is_complex() or again:
         into = grad.new_zeros((rows, *grad.shape[1:])).index_add(0, ids.to(grad.device), grad)
     else:
         into = _gradient_on_gpu(ids.to(grad.device), grad, rows)
@@ -116,4 +117,4 @@ def _gradient_on_gpu(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
 
 
 _gather.register_autograd(_backward, setup_context=_remember)
-_call = direct(_gather, _made, _remember, _backward)
+_call = direct(_gather, _made, _remember, _backward, twice=True)

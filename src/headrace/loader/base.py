@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -59,9 +59,9 @@ class Loader:
         if self.staleness < 0:
             raise ValueError(f"staleness must be 0 or more, not {self.staleness}")
         self.transform, self.transform_sampler_output, self.ahead = transform, transform_sampler_output, ahead
-        self.pin_memory = pin_memory and torch.cuda.is_available()
         self.trace = trace
         self.device = gpu_of(device)
+        self.pin_memory = pin_memory and torch.cuda.is_available() and self.device is None
         self.epoch = 0
         self.finish_ahead = ahead == "rows"
         self.peak = 0  # most batches that were under way at a time
@@ -165,15 +165,23 @@ def gpu_of(device: str | torch.device | None) -> torch.device | None:
         raise ValueError(f"device must be 'cpu' or 'cuda', not {device}")
     if not torch.cuda.is_available():
         raise ValueError(f"device={str(device)!r}, but torch sees no GPU here: use device='cpu'")
-    return torch.device("cuda", torch.device(device).index or torch.cuda.current_device())
+    index = torch.device(device).index
+    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """What a batch, ours or PyG's, holds for itself."""
-    if hasattr(batch, "tensors"):
+    """What a batch holds for itself: ours, PyG's, or what a transform made of one."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    if callable(getattr(batch, "tensors", None)):
         held: list[Tensor] = batch.tensors()
         return held
-    return [value for _, value in batch if isinstance(value, Tensor)] if hasattr(batch, "edge_index") else []
+    if hasattr(batch, "edge_index"):
+        return [value for _, value in batch if isinstance(value, Tensor)]
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else None
+    if parts is not None:
+        return [tensor for part in parts for tensor in tensors_in(part)]
+    return [value for value in getattr(batch, "__dict__", {}).values() if isinstance(value, Tensor)]
 
 
 def refuse(others: dict[str, Any], *, loader: str, only: dict[str, tuple[Any, ...]]) -> None:

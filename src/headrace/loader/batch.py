@@ -62,7 +62,7 @@ class Batch:
     @cached_property
     def x(self) -> Tensor | None:
         """Features of all sampled nodes.  # [nodes, d]"""
-        return None if self.rows is None else self.rows.gather(self.n_id, check=False)
+        return None if self.rows is None else rows_of(self.rows, self.n_id)
 
     @property
     def table(self) -> Tensor | None:
@@ -88,7 +88,7 @@ class Batch:
     @cached_property
     def y(self) -> Tensor | None:
         """Labels of the seeds.  # [batch_size]"""
-        return None if self.labels is None else self.labels.gather(self.n_id[: self.batch_size], check=False)
+        return None if self.labels is None else rows_of(self.labels, self.n_id[: self.batch_size])
 
     def to_pyg(self) -> Data:
         """The same as a PyG `Data`, with PyG's fields: `y` then holds the labels of all sampled nodes, as PyG's loader gives."""
@@ -97,7 +97,7 @@ class Batch:
         fields: dict[str, Any] = {
             "x": self.x,
             "edge_index": self.sample.edge_index(),
-            "y": None if self.labels is None else self.labels.gather(self.n_id, check=False),
+            "y": None if self.labels is None else rows_of(self.labels, self.n_id),
             "n_id": self.n_id.long(),
             "input_id": self.input_id,
             "batch_size": self.batch_size,
@@ -136,11 +136,11 @@ class MovedBatch:
         return self if torch.device(device).type == self.device.type else self.batch.to(device)
 
     def tensors(self) -> list[Tensor]:
-        """What has been moved."""
+        """What has been moved, and what the batch held before."""
         found = [value for value in vars(self).values() if isinstance(value, Tensor)]
         if "sample" in self.__dict__:
             found += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
-        return found
+        return found + (self.batch.tensors() if isinstance(self.batch, Batch) else [])
 
     @cached_property
     def sample(self) -> Sample:
@@ -163,6 +163,14 @@ class MovedBatch:
     def n_id(self) -> Tensor:
         return self.sample.nodes if isinstance(self.batch, Batch) else self.batch.n_id.to(self.device)
 
+    @property
+    def e_id(self) -> Tensor | None:
+        return self.sample.edge_id if isinstance(self.batch, Batch) else None
+
+    @property
+    def input_id(self) -> Tensor:
+        return self.batch.input_id if isinstance(self.batch, Batch) else self.n_id
+
     @cached_property
     def tree(self) -> Tensor | None:
         tree: Tensor | None = getattr(self.batch, "tree", None)
@@ -183,7 +191,9 @@ class MovedBatch:
         if rows is not None and _is_on(rows, self.device):
             gathered: Tensor = rows.gather(self.n_id, check=False)
             return gathered
-        return None if self.batch.x is None else self.batch.x.to(self.device, non_blocking=True)
+        if self.batch.x is None:
+            return None
+        return self.batch.x.to(self.device, non_blocking=self.device.type != "cpu")  # to the host, nobody would wait for it
 
     @cached_property
     def y(self) -> Tensor | None:
@@ -192,6 +202,14 @@ class MovedBatch:
             gathered: Tensor = labels.gather(self.n_id[: self.batch_size], check=False)
             return gathered
         return None if self.batch.y is None else self.batch.y.to(self.device)
+
+
+def rows_of(store: Store, ids: Tensor) -> Tensor:
+    """Rows of a store for ids that are known to be good. For ids on a GPU they come there, wherever the store gathers."""
+    where = getattr(store, "device", torch.device("cpu"))
+    if where == ids.device or ids.device.type == "cpu":
+        return store.gather(ids, check=False)
+    return store.gather(ids.to(where), check=False).to(ids.device)
 
 
 def _is_on(rows: Store, device: torch.device) -> bool:

@@ -142,8 +142,8 @@ class LinkNeighborLoader(NeighborLoader):
     def _metadata(self, batch: Any) -> tuple[Any, ...]:
         links = batch.links
         if self.neg_sampling is not None and self.neg_sampling.mode == "triplet":
-            return batch.input_id, links.src_index, links.dst_pos_index, links.dst_neg_index, None
-        return batch.input_id, links.edge_label_index, links.edge_label, None
+            return self._near(batch.input_id), links.src_index, links.dst_pos_index, links.dst_neg_index, None
+        return self._near(batch.input_id), links.edge_label_index, links.edge_label, None
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         if self.neg_sampling is not None and self.neg_sampling.mode == "triplet":

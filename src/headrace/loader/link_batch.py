@@ -35,6 +35,10 @@ class Links:
         tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
+    def tensors(self) -> list[Tensor]:
+        """Those that are set."""
+        return [value for value in vars(self).values() if isinstance(value, Tensor)]
+
 
 class LinkFields:
     """The fields of `links` as the batch's own."""
@@ -87,7 +91,11 @@ class LinkBatch(Batch, LinkFields):
 
     def to(self, device: str | torch.device) -> LinkBatch | MovedLinkBatch:
         """The batch on a device: blocks, rows, labels and links."""
-        return self if torch.device(device).type == "cpu" else MovedLinkBatch(self, torch.device(device))
+        return self if torch.device(device).type == self.n_id.device.type else MovedLinkBatch(self, torch.device(device))
+
+    def tensors(self) -> list[Tensor]:
+        """What this batch alone holds."""
+        return super().tensors() + self.links.tensors()
 
     def __repr__(self) -> str:
         return f"LinkBatch({self.index}, edges={len(self.input_id)}, {self.sample})"
@@ -99,6 +107,10 @@ class MovedLinkBatch(MovedBatch, LinkFields):
     def __init__(self, batch: LinkBatch, device: torch.device) -> None:
         super().__init__(batch, device)
         self.links = batch.links.to(device)
+
+    def tensors(self) -> list[Tensor]:
+        """What has been moved."""
+        return super().tensors() + self.links.tensors()
 
 
 def links_of(

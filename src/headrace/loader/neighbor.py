@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
 from headrace.loader.attributes import Attributes, Temporal
-from headrace.loader.base import SHARED, Loader, refuse
+from headrace.loader.base import SHARED, Loader, gpu_of, refuse
 from headrace.loader.batch import Batch
 from headrace.loader.seeds import Seeds, input_nodes_of
 from headrace.loader.shard import Shard
@@ -48,6 +48,7 @@ class NeighborLoader(Loader):
         before gave back.
     edge_ids: give a `Batch` its `e_id`. (A PyG `Data` always has it.)
     device: "cuda" gives batches on a GPU: sampled, gathered and handed over on streams of their own while the model trains.
+        Without it they are where the graph is: on a GPU if that is there, or pinned for one.
     mode: where they are sampled: "gpu" from a copy of the graph in GPU memory, "uva" by the GPU from page-locked host memory,
         "cpu" by threads, "mixed" by both; "auto" is "gpu" if the graph fits. All give the same batches.
     rows: a store that features are gathered from (`store.Tiered`, `store.Cached`, ...) in place of the data's `x`.
@@ -137,6 +138,8 @@ class NeighborLoader(Loader):
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
             self._graph = attributes.graph_of(self._dataset)
+            if device is None and mode != "cpu" and (self._graph.is_pinned or self._graph.device.type != "cpu"):
+                self.device = gpu_of(self._graph.device if self._graph.device.type != "cpu" else "cuda")
         self._make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed, Shard.of(shard))
@@ -158,25 +161,25 @@ class NeighborLoader(Loader):
         )
         self.sampler: NeighborSampler | MixedSampler = self._place(how, mode)
         self._seed_times = self.sampler.seed_times(attributes.seed_times(data, nodes), len(nodes))
+        if rows is not None and rows.shape[0] != self._graph.num_nodes:
+            raise ValueError(f"rows has {rows.shape[0]} rows for {self._graph.num_nodes} nodes: it must have one for every node")
         self._rows, self._labels = rows if rows is not None else self._store("x"), self._store("y")
-        self._stores: dict[str, Store] = {}  # of a PyG object's attributes, on a GPU
+        self._stores: dict[str, Store] = {} if rows is None else {"x": rows}  # that take the place of a PyG object's attributes
         if self.device is not None and self._dataset is None:
             from headrace.loader.pyg import stores_of
 
-            self._stores = stores_of(data, self.device) | ({} if rows is None else {"x": rows})
+            self._stores |= stores_of(data, self.device, but=self._stores)
 
     def _place(self, how: Callable[..., NeighborSampler], mode: str) -> NeighborSampler | MixedSampler:
         """The sampler, where it is to work."""
         if mode not in ("auto", "cpu", "uva", "gpu", "mixed"):
             raise ValueError(f"mode must be 'auto', 'cpu', 'uva', 'gpu' or 'mixed', not {mode!r}")
-        if self.device is None:
-            if mode not in ("auto", "cpu"):
-                raise ValueError(f"mode={mode!r} samples on a GPU: give device='cuda' too")
-            return how()
-        if mode == "cpu":
-            return how()
+        if self.device is None and mode not in ("auto", "cpu"):
+            raise ValueError(f"mode={mode!r} samples on a GPU: give device='cuda' too")
+        if self.device is None or mode == "cpu":
+            return how(mode="cpu")  # also if the graph is pinned
         if mode == "mixed":
-            mixed = MixedSampler(how(device=self.device), how(), cpu_threads=max(self.threads - 1, 1))
+            mixed = MixedSampler(how(device=self.device), how(mode="cpu"), cpu_threads=max(self.threads - 1, 1))
             self.sample_threads = mixed.threads
             return mixed
         self.sample_threads = 0
@@ -196,6 +199,8 @@ class NeighborLoader(Loader):
         ids = self.edge_ids or self._dataset is None
         time = None if self._seed_times is None else self._seed_times[positions]
         begun = self.sampler.start(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
+        if time is not None and self.device is not None:
+            time = time.to(self.device)
         rest = (self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
         return lambda: Batch(begun.finish(), *rest)
 
@@ -218,7 +223,11 @@ class NeighborLoader(Loader):
 
     def _metadata(self, batch: Any) -> tuple[Any, ...]:
         """What PyG's samplers return beside a sample."""
-        return batch.input_id, batch.seed_time
+        return self._near(batch.input_id), batch.seed_time
+
+    def _near(self, ids: Tensor) -> Tensor:
+        """Where a PyG batch has all of its fields."""
+        return ids if self.device is None else ids.to(self.device)
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         """The fields that PyG's loader makes of it."""

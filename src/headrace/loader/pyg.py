@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,18 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from headrace.kernels import gather
+from headrace.loader.batch import rows_of
 from headrace.store import BufferPool, Store, rows_for
 
 
-def stores_of(data: Data, device: torch.device) -> dict[str, Store]:
-    """A store for each attribute of nodes and edges, whose gathers end on a GPU."""
+def stores_of(data: Data, device: torch.device, *, but: Container[str] = ()) -> dict[str, Store]:
+    """A store for each attribute of nodes and edges, `but` some, whose gathers end on a GPU."""
+    if getattr(data, "edge_index", None) is None:
+        raise ValueError("on a GPU a PyG Data is sampled by its edge_index, and this one has only adj_t: use device='cpu'")
     stores: dict[str, Store] = {}
     for key, value in data._store.items():
         has_rows = isinstance(value, Tensor) and value.dim() and data.__cat_dim__(key, value, data._store) == 0
-        if has_rows and (data._store.is_node_attr(key) or data._store.is_edge_attr(key)):
+        if key not in but and has_rows and (data._store.is_node_attr(key) or data._store.is_edge_attr(key)):
             stores[key] = rows_for(device, value.detach().contiguous())
     return stores
 
@@ -34,6 +37,9 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int, 
     nodes = out.node.numel()
     cut.nodes(data._store, batch._store, out.node)
     cut.edges(data._store, batch._store, out.row, out.col, out.edge, sizes=(nodes, nodes))
+    for key, store in (stores or {}).items():
+        if key not in data:  # rows that the data itself does not have
+            batch[key] = rows_of(store, out.node)
     if "n_id" not in batch:
         batch.n_id = out.node
     if out.edge is not None and "e_id" not in batch:
@@ -90,13 +96,15 @@ class _Cut:
 
     def _rows(self, store: Any, key: str, value: Any, index: Tensor) -> Any:
         if key in self.stores:
-            return self.stores[key].gather(index, check=False)
+            return rows_of(self.stores[key], index)
         dim = self.data.__cat_dim__(key, value, store)
         if isinstance(value, Tensor) and value.device.type == "cpu" and value.is_contiguous() and dim == 0 and value.dim():
             out = self.pool.empty((len(index), *value.shape[1:]), value.dtype)
             with torch.no_grad():
                 return gather(value, index, out=out, threads=self.threads)
-        return index_select(value, index, dim=dim)
+        if isinstance(value, Tensor):
+            return index_select(value, index.to(value.device), dim=dim).to(index.device)
+        return index_select(value, index.cpu(), dim=dim)
 
 
 def _edge_index(row: Tensor, col: Tensor) -> Tensor:

@@ -45,7 +45,11 @@ class Shard:
             return cls()
         if isinstance(given, Shard):
             return given
-        return cls(*_torchrun()) if given == "torchrun" else cls(*given)
+        if given == "torchrun":
+            return cls(*_torchrun())
+        if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(number, int) for number in given):
+            raise ValueError(f"shard must be (rank, number of ranks), 'torchrun' or a Shard, not {given!r}")
+        return cls(*given)
 
 
 def _torchrun() -> tuple[int, int]:

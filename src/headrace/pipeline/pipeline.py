@@ -131,7 +131,7 @@ class Pipeline:
             index, item = next(source)
         except StopIteration:
             return None
-        except BaseException as error:
+        except Exception as error:
             return _Launched(0, _Failure(error))
         return _Launched(index, item)
 
@@ -140,7 +140,7 @@ class Pipeline:
         while launched.done < until and not launched.failed:
             try:
                 launched.item = self._work(launched.done, launched.index, launched.item)
-            except BaseException as error:
+            except Exception as error:  # Ctrl-C is no failure of the item: it stops the consumer, whose thread this is, at once
                 launched.item = _Failure(error)
             launched.done += 1
 

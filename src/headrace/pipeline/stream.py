@@ -16,6 +16,7 @@ class Fenced:
 
     item: Any
     ended: torch.cuda.Event
+    device: torch.device
 
     def receive(self, tensors: Iterable[Tensor]) -> Any:
         """The item, for use on the current stream of its device, which waits for the kernels; the host does not.
@@ -23,7 +24,7 @@ class Fenced:
         `tensors` are those it holds. Their memory was taken on another stream, so the allocator is told that this one uses it: it
         is not handed out again before what this stream now does with them has ended.
         """
-        stream = torch.cuda.current_stream()
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(self.ended)
         for tensor in tensors:
             if tensor.is_cuda:
@@ -45,4 +46,4 @@ class OnStream:
             done = self.work(item)
             ended = torch.cuda.Event()
             ended.record(self.stream)
-        return Fenced(done, ended)
+        return Fenced(done, ended, self.stream.device)

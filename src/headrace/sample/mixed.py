@@ -14,6 +14,8 @@ from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
 
 _MEMORY = 0.8  # of the seconds a batch takes, how much of the estimate stays when a new one is measured
+_TRIALS = 2  # batches that every place is given: the first may compile kernels, and says little
+_PATIENCE = 20  # batches' time that a place is left idle for being slow, before it is given another: it may have become faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,7 @@ class Place:
     slots: int
     seconds: float | None = None
     batches: int = 0
+    last: float = 0.0  # when the last one was done
     under_way: list[Ticket] = field(default_factory=list)  # the first `slots` of them now, the others in turn
 
     def due(self, now: float) -> float:
@@ -39,14 +42,28 @@ class Place:
         begin = now if len(ends) < self.slots else max(ends[len(ends) - self.slots], now)
         return begin + (self.seconds or 0.0)
 
+    def stale(self, now: float) -> bool:
+        """Whether `seconds` says little of what a batch would take now."""
+        return self.seconds is None or self.batches < _TRIALS or now - self.last > _PATIENCE * self.seconds
+
+    def measured(self, took: float, *, now: float) -> None:
+        """A batch is done. It counts alone where what was known before says little."""
+        new = self.seconds is None or self.stale(now - took)
+        self.seconds = took if new else _MEMORY * (self.seconds or took) + (1 - _MEMORY) * took
+        self.batches, self.last = self.batches + 1, now
+
 
 def choose(places: list[Place], now: float) -> Place:
-    """The place that should have a further batch done first. One that was never measured comes before all, once."""
+    """The place that should have a further batch done first; of equals the one with more room.
+
+    Before that comes a place of which too little is known: one that was not measured often enough, or long ago. It is given one
+    batch at a time.
+    """
     for place in places:
-        if place.seconds is None and not place.under_way:
+        if not place.under_way and place.stale(now):
             return place
     known = [place for place in places if place.seconds is not None]
-    return min(known or places, key=lambda place: place.due(now))
+    return min(known or places, key=lambda place: (place.due(now), len(place.under_way) / place.slots))
 
 
 class MixedSampler:
@@ -71,18 +88,17 @@ class MixedSampler:
             place = choose(self.places, now)
             ticket = Ticket(place.due(now))
             place.under_way.append(ticket)
-            self._changed.wait_for(lambda: ticket in place.under_way[: place.slots])
-        begin = perf_counter()
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: ticket in place.under_way[: place.slots])
+            begin = perf_counter()
             sample = self._samplers[place.name].sample(seeds, epoch, batch, **options)
         finally:
             with self._changed:
                 place.under_way.remove(ticket)
                 self._changed.notify_all()
         with self._changed:
-            took = perf_counter() - begin
-            place.seconds = took if place.batches < 2 else _MEMORY * (place.seconds or took) + (1 - _MEMORY) * took
-            place.batches += 1
+            place.measured(perf_counter() - begin, now=perf_counter())
         return sample
 
     def start(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> Pending:

@@ -101,7 +101,8 @@ class Sample:
     def to(self, device: str | torch.device) -> Sample:
         """The sample on a device. From page-locked memory the copies are not waited for."""
         held = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in held.items()}
+        unwaited = torch.device(device).type != "cpu"  # to the host, nobody would wait for them
+        moved: dict[str, Any] = {name: value.to(device, non_blocking=unwaited) for name, value in held.items()}
         return dataclasses.replace(self, **moved)
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -176,11 +177,15 @@ class NodeRecipe:
     def _placed_rows(self) -> Store:
         """Features where the GPU reads them."""
         assert self.data.x is not None
-        order, options = None, self.options
-        if options.cache_budget is not None:
-            order = hot_order(
-                self.data.graph, by=options.hot, seeds=self.train_nodes, fanouts=options.fanouts, batch_size=options.batch_size
-            )
+        options = self.options
+        order = partial(
+            hot_order,
+            self.data.graph,
+            by=options.hot,
+            seeds=self.train_nodes,
+            fanouts=options.fanouts,
+            batch_size=options.batch_size,
+        )
         return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order)
 
     def _precision(self) -> AbstractContextManager[Any]:

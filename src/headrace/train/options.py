@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
@@ -92,8 +93,10 @@ class NodeOptions(RunOptions):
         _choice(self, "model", "sage", "gcn", "gin", "gat", "gatv2")
         _choice(self, "mode", "auto", "cpu", "uva", "gpu", "mixed")
         _choice(self, "hot", "degree", "probability")
-        if self.device == "cpu" and (self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.capture):
-            raise ValueError("mode, device_cache and capture say what a GPU does: they need device cuda")
+        on_cpu = self.device.partition(":")[0] == "cpu"
+        of_gpu = self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture
+        if on_cpu and of_gpu:
+            raise ValueError("mode, device_cache, hot and capture say what a GPU does: they need device cuda")
         if self.capture and self.full_batch:
             raise ValueError("capture replays sampled batches: it does not go with full_batch")
         self.cache_budget  # noqa: B018 - is it a size?
@@ -124,9 +127,15 @@ class NodeOptions(RunOptions):
         """`device_cache` as bytes, or as a share; None for as much as fits."""
         if self.device_cache == "auto":
             return None
-        if self.device_cache.endswith("%"):
-            return float(self.device_cache[:-1]) / 100
-        return parse_size(self.device_cache)
+        share = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*%\s*", self.device_cache)
+        if share is not None and float(share[1]) <= 100:
+            return float(share[1]) / 100
+        if share is not None or re.fullmatch(r"\s*0?\.\d*\s*", self.device_cache):  # as bytes it would be none
+            raise ValueError(f"device_cache {self.device_cache!r} is no share of the features: write 0% to 100%")
+        try:
+            return parse_size(self.device_cache)
+        except ValueError:
+            raise ValueError(f"device_cache must be auto, bytes (4GiB) or a share (20%), not {self.device_cache!r}") from None
 
     @property
     def fanouts(self) -> tuple[int, ...]:

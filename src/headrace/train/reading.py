@@ -21,7 +21,8 @@ class Reading:
         if not there:
             self._values = [float(n.detach() if isinstance(n, Tensor) else n) for n in numbers]
             return
-        on_device = torch.stack([torch.as_tensor(n, dtype=torch.float64, device=there[0].device).detach() for n in numbers])
+        device = there[0].device
+        on_device = torch.stack([torch.as_tensor(n, dtype=torch.float64, device=device).detach().reshape(()) for n in numbers])
         self._host = torch.empty(len(numbers), dtype=torch.float64, pin_memory=True)
         self._host.copy_(on_device, non_blocking=True)
         self._ended = torch.cuda.Event()
