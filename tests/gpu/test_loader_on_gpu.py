@@ -231,7 +231,7 @@ def test_temporal_pyg_batches_are_those_of_the_cpu(data):
             assert_same_pyg(found, expected)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.filterwarnings("ignore:Sparse")
 def test_a_pyg_object_without_edge_index_is_refused(data):
     pytest.importorskip("torch_geometric", reason="needs torch-geometric")
     from torch_geometric.data import Data

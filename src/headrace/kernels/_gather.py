@@ -7,6 +7,9 @@ so callers in a loop pass `out=`, usually from a `headrace.store.BufferPool`. Ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -97,18 +100,7 @@ def _remember(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Te
     ctx.rows = x.shape[0]  # type: ignore[attr-defined]
 
 
-def _backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    (ids,) = ctx.saved_tensors  # type: ignore[attr-defined]
-    rows: int = ctx.rows  # type: ignore[attr-defined]
-    again = torch.is_grad_enabled() and grad.requires_grad  # our kernels have no gradient
-    if grad.device.type == "cpu" or grad.is_complex() or again:
-        into = grad.new_zeros((rows, *grad.shape[1:])).index_add(0, ids.to(grad.device), grad)
-    else:
-        into = _gradient_on_gpu(ids.to(grad.device), grad, rows)
-    return into, None, None, None
-
-
-def _gradient_on_gpu(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
+def _sum_by_id(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
     """Rows of one id added up in order, so that the bits are always the same: adding them in place would not be."""
     entry = torch.arange(len(ids) + 1, device=ids.device)
     begins, sources, _ = _gpu.transposed(entry, ids, rows)
@@ -116,5 +108,26 @@ def _gradient_on_gpu(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
     return _gpu.sum_rows(flat, begins, sources, None).reshape(rows, *grad.shape[1:])
 
 
-_gather.register_autograd(_backward, setup_context=_remember)
-_call = direct(_gather, _made, _remember, _backward, twice=True)
+_gather_backward = torch.library.custom_op("headrace::gather_backward", _sum_by_id, mutates_args=())
+
+
+@_gather_backward.register_fake
+def _(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
+    return grad.new_empty((rows, *grad.shape[1:]))
+
+
+def _gradient(sum_by_id: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (ids,) = ctx.saved_tensors
+        again = torch.is_grad_enabled() and grad.requires_grad  # our kernels have no gradient
+        if grad.device.type == "cpu" or grad.is_complex() or again:
+            into = grad.new_zeros((ctx.rows, *grad.shape[1:])).index_add(0, ids.to(grad.device), grad)
+        else:
+            into = sum_by_id(ids.to(grad.device), grad, ctx.rows)
+        return into, None, None, None
+
+    return backward
+
+
+_gather.register_autograd(_gradient(_gather_backward), setup_context=_remember)
+_call = direct(_gather, _made, _remember, _gradient(_sum_by_id), twice=True)
