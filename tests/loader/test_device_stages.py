@@ -185,7 +185,7 @@ def test_the_gpu_that_is_named_is_meant(monkeypatch):
     assert gpu_of("cuda") == torch.device("cuda", 1)
     assert gpu_of("cuda:0") == torch.device("cuda", 0)
     assert gpu_of(torch.device("cuda", 2)) == torch.device("cuda", 2)
-    with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda', not mps"):
+    with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda', not 'mps'"):
         gpu_of("mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="torch sees no GPU here: use device='cpu'"):

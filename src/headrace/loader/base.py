@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace._arrays import as_ids, thread_count
+from headrace._device import device_of
 from headrace.loader.seeds import Seeds
 from headrace.pipeline import Fenced, OnStream, Pipeline, Stage, StageTimes, Trace
 from headrace.store import BufferPool, PoolUse
@@ -159,14 +160,8 @@ class Loader:
 
 def gpu_of(device: str | torch.device | None) -> torch.device | None:
     """The GPU that batches are made for, or None for the CPU."""
-    if device is None or torch.device(device).type == "cpu":
-        return None
-    if torch.device(device).type != "cuda":
-        raise ValueError(f"device must be 'cpu' or 'cuda', not {device}")
-    if not torch.cuda.is_available():
-        raise ValueError(f"device={str(device)!r}, but torch sees no GPU here: use device='cpu'")
-    index = torch.device(device).index
-    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+    chosen = device_of("cpu" if device is None else device)
+    return chosen if chosen.type == "cuda" else None
 
 
 def tensors_in(batch: Any) -> list[Tensor]:

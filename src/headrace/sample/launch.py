@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from headrace._device import device_of
 from headrace._pinned import PinError, pin_in_place
 from headrace.graph import Graph
 from headrace.sample.places import Mode, Place, choose
@@ -18,15 +19,12 @@ if TYPE_CHECKING:
 
 def gpu_of(device: torch.device | None) -> torch.device:
     """The GPU that is meant, with its number. Raises where there is none, or nothing to program it with."""
-    if not torch.cuda.is_available():
-        raise RuntimeError("sampling on a GPU needs one that torch sees, and torch.cuda.is_available() is False: use device='cpu'")
+    chosen = device_of("cuda" if device is None else device)
     try:
         import triton  # noqa: F401
     except ImportError:
         raise RuntimeError("sampling on a GPU needs Triton, which is not installed: pip install triton") from None
-    if device is not None and device.index is not None:
-        return device
-    return torch.device("cuda", torch.cuda.current_device())
+    return chosen
 
 
 def find_place(

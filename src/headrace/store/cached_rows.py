@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace import _native
+from headrace._device import device_of
 from headrace.store.pool import BufferPool
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
@@ -75,9 +76,7 @@ class DeviceRows:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, *, device: torch.device) -> None:
-        if not torch.cuda.is_available():
-            raise ValueError(f"device={str(device)!r} needs a GPU that torch sees; there is none: use device='cpu'")
-        self.device = device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+        self.device = device_of(device)
         self.rows = torch.empty(shape, dtype=dtype, device=self.device)
         self._lock = threading.Lock()
         self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace._arrays import as_ids, as_tensor, first_outside
+from headrace._device import device_of
 from headrace.kernels import gather
 from headrace.store.array import ArrayStore
 from headrace.store.exchange import Exchange, Kind, Traffic, Transfer
@@ -99,9 +100,7 @@ class Remote:
         return self
 
     def _join(self, partition: Partition, *, group: dist.ProcessGroup | None, device: Any, timeout: float, ahead: int) -> None:
-        self.device = torch.device(device)
-        if self.device.type == "cuda" and self.device.index is None:
-            self.device = torch.device("cuda", torch.cuda.current_device())
+        self.device = device_of(device)
         self._exchange = Exchange(group=group, device=self.device, timeout=timeout)
         self.partition = partition.to(self._exchange.wire)
         self._turns = Turns(ahead=ahead, name=f"headrace.Remote of rank {self._exchange.rank}", device=self.device)

@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,17 +17,6 @@ _READERS = 16  # threads that wait for a disk
 
 Rows = Tensor | NDArray[Any] | FileRows
 File = str | os.PathLike[str] | NDArray[Any] | FileRows
-
-
-def device_of(device: str | torch.device | None) -> torch.device:
-    """The device that was asked for, by number if it is a GPU."""
-    seen = torch.cuda.is_available()
-    chosen = torch.device(device if device is not None else "cuda" if seen else "cpu")
-    if chosen.type not in ("cuda", "cpu"):
-        raise ValueError(f"device must be 'cuda' or 'cpu', not {chosen}")
-    if chosen.type == "cuda" and not seen:
-        raise ValueError(f"device={str(chosen)!r}, but torch sees no GPU: use device='cpu'")
-    return torch.device("cuda", torch.cuda.current_device()) if chosen.type == "cuda" and chosen.index is None else chosen
 
 
 def source_of(rows: Rows, threads: int | None) -> ArrayStore | FileRows:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headrace._arrays import as_ids_near
+from headrace._device import device_of
 from headrace.kernels._sharded import check_ids
 from headrace.store.array import ArrayStore
 from headrace.store.disk import FileRows
@@ -21,7 +22,7 @@ from headrace.store.peers import PeerMemory
 from headrace.store.pinned import Staging
 from headrace.store.pool import BufferPool
 from headrace.store.ranks import Ranks, ranks_of
-from headrace.store.sources import File, Rows, device_of, disk_of, source_of
+from headrace.store.sources import File, Rows, disk_of, source_of
 from headrace.store.tiers import Budget, TieredUse, TierUse, row_stride, share_rows
 
 
@@ -71,7 +72,7 @@ class Tiered:
         shared: bool | None = None,
     ) -> None:
         source = source_of(rows, threads)
-        self.device = device_of(device)
+        self.device = device_of(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
         self.shape, self.dtype = source.shape, source.dtype
         if len(self.shape) == 0:
             raise ValueError("rows must have rows: it is a single number")
