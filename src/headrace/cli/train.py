@@ -108,6 +108,12 @@ def show_result(result: NodeResult, data: Dataset) -> None:
         words = [f"{part} {100 * spent / total:.0f} %" for part, spent in shares if spent > 0.005 * total]
         table.add_row("where the time went", ", ".join(words))
         table.add_row("peak memory", f"{max(e['memory']['peak'] for e in epochs) / 2**20:,.0f} MiB")
+        if "gpu_peak" in epochs[-1]["memory"]:
+            table.add_row("peak memory of the GPU", f"{epochs[-1]['memory']['gpu_peak'] / 2**20:,.0f} MiB")
+        if tiers := epochs[-1].get("tiers"):
+            rows = sum(tier["hits"] for tier in tiers) or 1
+            read = [f"{tier['name']} {100 * tier['hits'] / rows:.0f} %" for tier in tiers if tier["rows"]]
+            table.add_row("features read from", ", ".join(read))
     table.add_row("in all", f"{result.seconds:.1f} s")
     table.add_row("run", escape(f"{result.run}   (headrace report {result.run})"))
     Console().print(table)

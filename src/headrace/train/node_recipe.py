@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from headrace.graph import Dataset
 from headrace.loader import Batch, MovedBatch, NeighborLoader, WholeBatch
 from headrace.nn import GATConv
 from headrace.pipeline import StageTimes, Trace
-from headrace.store import Store, hot_order, rows_for
+from headrace.store import Store, Tiered, hot_order, rows_for
 from headrace.train.captured import CapturedStep
 from headrace.train.checks import check_weights
 from headrace.train.clock import Clock
@@ -118,13 +119,19 @@ class NodeRecipe:
         return [] if self.loader is None else self.loader.stage_times
 
     def facts(self) -> dict[str, Any]:
-        if self.loader is None:
-            return {"memory": {"data": self.data.nbytes}, "cache": None}
-        use = self.loader.memory()
-        return {
-            "memory": {"data": self.data.nbytes, "buffers": use.in_use + use.idle, "buffers_peak": use.peak},
-            "cache": {"hits": use.hits, "misses": use.misses},
-        }
+        memory: dict[str, int] = {"data": self.data.nbytes}
+        facts: dict[str, Any] = {"memory": memory, "cache": None}
+        if self.device.type == "cuda":
+            memory["gpu"], memory["gpu_peak"] = (
+                measure(self.device) for measure in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated)
+            )
+        if self.loader is not None:
+            use = self.loader.memory()
+            memory["buffers"], memory["buffers_peak"] = use.in_use + use.idle, use.peak
+            facts["cache"] = {"hits": use.hits, "misses": use.misses}
+        if isinstance(self.rows, Tiered):
+            facts["tiers"] = [asdict(tier) for tier in self.rows.use().tiers]  # since the run began
+        return facts
 
     def _scores(self, names: tuple[str, ...], progress: Callable[[int, int], None]) -> dict[str, Score]:
         nodes = {name: self.data.splits[name] for name in names}
