@@ -266,7 +266,7 @@ def test_ids_out_of_range_are_an_index_error(tmp_path, ids):
         ({"host": None}, "host must be bytes"),
         ({"device_cache": 0, "host": 8}, "hold 1 of 4 rows, and there is no file for the others"),
         ({"order": torch.tensor([0, 0])}, "order names 2 ids, but only 1 different"),
-        ({"device": "meta"}, "device must be 'cuda' or 'cpu', not meta"),
+        ({"device": "meta"}, "device must be 'cpu' or 'cuda', not 'meta'"),
     ],
 )
 def test_bad_settings_are_named(keywords, complaint):
