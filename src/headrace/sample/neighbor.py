@@ -165,18 +165,15 @@ class NeighborSampler:
         time: Any | None = None,
         edge_ids: bool = False,
         threads: int | None = None,
-        check: bool = False,
+        check: bool = True,
     ) -> Sample:
         """The sample of `seeds` as batch `batch` of epoch `epoch`. Safe to call from many threads at a time.
 
         `time` is that of every seed, for temporal sampling. `edge_ids` also returns, per edge, the graph's `edge_id` (or the edge's
-        position where the graph keeps none). Seeds and times on a GPU are looked at only if `check` says so, for the host would
-        wait for them: kernels follow what they are given.
+        position where the graph keeps none). To look at seeds and times on a GPU the host waits for them; `check=False`, for
+        those that are known to be good, does not: kernels follow what they are given.
         """
-        ids, times = self._checked(seeds, epoch, batch, time, check)
-        if self._launched is not None:
-            return self._launched.start(ids, epoch, batch, positions=edge_ids, time=times).finish()
-        return self._sample(ids, epoch, batch, times, edge_ids, threads)
+        return self.start(seeds, epoch, batch, time=time, edge_ids=edge_ids, threads=threads, check=check).finish()
 
     def start(
         self,
@@ -187,7 +184,7 @@ class NeighborSampler:
         time: Any | None = None,
         edge_ids: bool = False,
         threads: int | None = None,
-        check: bool = False,
+        check: bool = True,
     ) -> Pending:
         """`sample` in two parts, so that others can work meanwhile: `start(...).finish()` is the sample.
 
