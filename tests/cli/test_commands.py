@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import headrace as hr
@@ -65,6 +66,14 @@ def test_an_unknown_benchmark_is_named():
     result = runner.invoke(app, ["bench", "speed"])
     assert result.exit_code == 2
     assert "speed" in result.output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where there is no GPU")
+@pytest.mark.parametrize("name", ["gpu-sampling", "gpu-gather", "gpu-epoch", "gpu-tiers"])
+def test_a_benchmark_of_the_gpu_says_that_there_is_none(name):
+    result = runner.invoke(app, ["bench", name, "--scale", "0.002"])
+    assert result.exit_code == 2
+    assert "headrace: this benchmark measures a GPU, and torch sees none here\n" in result.output
 
 
 def test_bench_train_times_a_step_and_its_parts_beside_the_products_alone():

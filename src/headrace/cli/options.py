@@ -63,8 +63,8 @@ def takes(options: type[T], *, config: bool = False) -> Callable[[Callable[..., 
 def refused(message: str, options: type[Any] | None = None) -> typer.Exit:
     """Say what is wrong with the user's input, in one line and in the words of the command line; to be raised."""
     text = " ".join(message.split())
-    if options is not None:  # the library says num_nodes where the command line says --num-nodes
-        names = "|".join(f.name for f in dataclasses.fields(options) if "_" in f.name)
+    # The library says num_nodes where the command line says --num-nodes.
+    if names := "|".join(f.name for f in dataclasses.fields(options) if "_" in f.name) if options is not None else "":
         text = re.sub(rf"(?<![\w./-])({names})(?![\w./])", lambda match: "--" + match[1].replace("_", "-"), text)
     typer.echo(f"headrace: {text}", err=True)
     return typer.Exit(2)
