@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 
-def run_interpreted(script: str) -> None:
+def run_interpreted(script: str, *arguments: str) -> None:
     """Run a script, which must print "equal", in a process of its own; it may import from this folder."""
     pytest.importorskip("triton", reason="needs triton")
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, env=environment, timeout=300)
     assert done.stdout == "equal\n", done.stderr

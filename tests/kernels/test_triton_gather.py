@@ -1,13 +1,10 @@
 """The GPU's row kernels on CPU tensors, under Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from headrace.kernels import ShardTable, gather_sharded
+from interpreted import run_interpreted
 
 PLAIN = """
 import torch
@@ -97,10 +94,7 @@ print("equal")
 
 @pytest.mark.parametrize("script", [PLAIN, SHARDED], ids=["plain", "sharded"])
 def test_rows_equal_the_reference_under_the_interpreter(script):
-    pytest.importorskip("triton", reason="needs triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.stdout == "equal\n", done.stderr
+    run_interpreted(script)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """`Tiered`: one gather over memory and disk, writes that stay, and orders that change while it lives."""
 
-import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -12,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.store import BufferPool, FileRows, Store, Tiered
+from interpreted import run_interpreted
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64, torch.int64, torch.bool, torch.complex64]
 SHAPES = [(), (1,), (47,), (100,), (602,), (2, 3), (0,)]
@@ -334,8 +332,4 @@ print("equal")
 
 
 def test_the_tiers_of_a_gpu_under_the_interpreter(tmp_path):
-    pytest.importorskip("triton", reason="needs triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", ON_A_GPU, str(tmp_path / "x.npy")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.stdout == "equal\n", done.stderr
+    run_interpreted(ON_A_GPU, str(tmp_path / "x.npy"))
