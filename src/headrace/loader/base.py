@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ SHARED: dict[str, tuple[Any, ...]] = {
 _IGNORED = {"is_sorted", "filter_per_worker", "persistent_workers", "dataset", "collate_fn"}  # hints to worker processes
 
 
-class Loader:
+class Loader(ABC):
     """Batches made ahead of their consumer by threads, in an order that (seed, epoch) decides.
 
     A subclass deals its `seeds` into batches, makes the item of one (`_start`, called from many threads) and turns it into what
@@ -142,12 +143,13 @@ class Loader:
     def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
         return self._start(job, epoch, threads)()
 
+    @abstractmethod
     def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
         """Begin with a batch; what is returned ends it. On a GPU the first launches kernels and the second waits for sizes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _finish(self, item: Any) -> Any:
-        raise NotImplementedError
+        """What the consumer gets of it."""
 
     def _handed_over(self, result: Any) -> Any:
         """`result` as the consumer gets it: transformed, and pinned if asked for."""
