@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace._capture import UNDER_WAY
+
 _PORTABLE_AND_MAPPED = 1 | 2  # of cudaHostRegister: for every GPU of the process, at the address it has on the host
 _READ_ONLY = 8  # for memory maps that may not be written
 
@@ -75,9 +77,10 @@ def _let_go(lock: _Lock) -> None:
     if lock.owners > 0 or os.getpid() != lock.process:
         return
     _locks(lock.memory).pop(lock.memory.data_ptr(), None)
-    with suppress(RuntimeError):  # of an earlier kernel, which is reported elsewhere: nothing reads any more
-        torch.cuda.synchronize(lock.device)
-    _runtime().cudaHostUnregister(lock.memory.data_ptr())
+    with UNDER_WAY:
+        with suppress(RuntimeError):  # of an earlier kernel, which is reported elsewhere: nothing reads any more
+            torch.cuda.synchronize(lock.device)
+        _runtime().cudaHostUnregister(lock.memory.data_ptr())
 
 
 def _forget_refusal() -> None:

@@ -92,12 +92,14 @@ def run_rank(rank, folder):
     check_all_rows_in_memory(rank)
     check_nothing_in_common(rank)
     dist.destroy_process_group()
+    (Path(folder) / f"process-{rank}").write_text(str(os.getpid()))
 
 
 def test_two_processes_on_one_gpu_build_and_read_one_store(tmp_path, capfd):
-    before = set(Path("/dev/shm").glob("headrace-rows-*"))
     multiprocessing.spawn(run_rank, args=(str(tmp_path),), nprocs=RANKS)
-    assert set(Path("/dev/shm").glob("headrace-rows-*")) <= before
+    for rank in range(RANKS):
+        process = (tmp_path / f"process-{rank}").read_text()
+        assert not list(Path("/dev/shm").glob(f"headrace-rows-{process}-*"))
     said = capfd.readouterr().err
     assert "shared CUDA tensors" not in said, said  # torch tells if memory goes while another process has it open
 

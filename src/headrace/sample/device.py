@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from headrace import _native
+from headrace._capture import recording
 from headrace.kernels import _triton_number, _triton_place, _triton_rank, _triton_sample
 from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
@@ -144,7 +145,7 @@ class DeviceSampler:
             graph = torch.cuda.CUDAGraph()
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with recording(graph, stream):
                 launches()
             work.replays[which] = graph
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace._capture import recording
 from headrace.loader.padded import PaddedBatch, Shape
 
 _LOOK = 4  # batches computed as usual before the first recording, to see how large they are
@@ -69,7 +70,7 @@ class _Recorded:
                     self._forget()
             torch.cuda.current_stream(device).wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+            with recording(self.graph, stream):
                 found, self.right = loss(self.batch)
                 found.backward()  # type: ignore[no-untyped-call]
         self.found = found.detach()
