@@ -125,7 +125,7 @@ def test_a_graph_on_the_gpu_or_pinned_is_sampled_there(graph):
     pinned = hr.sample.NeighborSampler(copy.pin(), [5, 5], weighted=True, replace=True)
     assert pinned.place.mode == "uva"  # of a copy without the edges of weight 0, pinned too
     assert_same(expected, pinned.sample(seeds, edge_ids=True))
-    uniform = hr.sample.NeighborSampler(copy, [5, 5])
+    uniform = hr.sample.NeighborSampler(copy.pin(), [5, 5])
     assert uniform.place.mode == "uva"
     assert_same(hr.sample.NeighborSampler(graph, [5, 5]).sample(seeds), uniform.sample(seeds))
 

@@ -72,6 +72,8 @@ for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
                 assert hits.tolist() == [int((s[ids.long()] == k).sum()) for k in range(3)]
                 again = gather_sharded(made, ids, out=torch.full((23, width), 99).to(dtype), programs=2)
                 assert torch.equal(again, expected), (dtype, width, stride)
+                again = gather_sharded(made, ids, out=torch.full((23, width), 99).to(dtype), sort=True, programs=2)
+                assert torch.equal(again, expected), (dtype, width, stride)
         ids = torch.tensor([16, 0, 7, 19])
         delta = torch.randint(0, 60, (4, width)).to(dtype)
         old = gather_sharded(in_order, ids, out=torch.zeros(4, width, dtype=dtype))
@@ -86,6 +88,8 @@ assert wide.location.dtype == torch.int64
 assert torch.equal(gather_sharded(wide, torch.tensor([0]), out=torch.zeros(1, 2)), views[0][[3]])
 one = ShardTable.in_order([memories[0].data_ptr()], [4], stride=8, num_rows=4, device=cpu)
 out = gather_sharded(one, torch.tensor([4, -1, 2]), out=torch.full((3, 2), 5.0), check=False)
+assert out[:2].eq(5).all() and torch.equal(out[2], views[0][2])
+out = gather_sharded(one, torch.tensor([4, -1, 2]), out=torch.full((3, 2), 5.0), check=False, sort=True)
 assert out[:2].eq(5).all() and torch.equal(out[2], views[0][2])
 assert gather_sharded(one, torch.zeros(0, dtype=torch.int64), out=torch.zeros(0, 2)).shape == (0, 2)
 print("equal")

@@ -65,13 +65,15 @@ def gather_sharded(
     out: Tensor,
     hits: Tensor | None = None,
     check: bool = True,
+    sort: bool = False,
     programs: int | None = None,
 ) -> Tensor:
     """Row ids[i] of the table into out[i]; what lies in no shard leaves its row as it was.  # [k] -> [k, ...]
 
     `hits` (int64, one element per shard) is added the number of rows each shard gave, on the device. `check` reads the ids first,
-    for which the host waits; without it an id out of range leaves its row as it was. `programs` bounds how many work at a
-    time, which leaves room for other kernels.
+    for which the host waits; without it an id out of range leaves its row as it was. `sort` reads rows in the order in which they
+    lie: a GPU finds the pages of a gibibyte or two of host memory at once, and in larger tables most random reads wait for an
+    address. `programs` bounds how many work at a time, which leaves room for other kernels.
     """
     row_bytes = _ready(table, ids, out, "out")
     if check:
@@ -88,6 +90,7 @@ def gather_sharded(
         row_bits=table.row_bits,
         num_rows=table.num_rows,
         hits=hits,
+        order=_as_they_lie(table, ids) if sort else None,
         programs=programs,
     )
     return out
@@ -110,6 +113,12 @@ def add_sharded(table: ShardTable, ids: Tensor, delta: Tensor) -> None:
         row_bits=table.row_bits,
         num_rows=table.num_rows,
     )
+
+
+def _as_they_lie(table: ShardTable, ids: Tensor) -> Tensor:
+    """The places of the ids in order of where their rows are; those out of range anywhere."""
+    where = ids if table.location is None else table.location[ids.clamp(0, table.num_rows - 1)]
+    return where.sort().indices
 
 
 def gather_sharded_reference(shards: Sequence[Tensor], shard: Tensor, row: Tensor, ids: Tensor, *, out: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
     begins,
     bases,
     ids,
+    order,
     out,
     hits,
     num_rows,
@@ -83,6 +84,7 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
     row_bits: tl.constexpr,
     shards: tl.constexpr,
     stride: tl.constexpr,
+    ordered: tl.constexpr,
     counted: tl.constexpr,
     unit_bytes: tl.constexpr,
     per_chunk: tl.constexpr,
@@ -97,6 +99,8 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
         place = (first % lanes).to(tl.int32) + tl.arange(0, block)
         target = first // lanes + place // lanes
         there = target < count
+        if ordered:
+            target = tl.load(order + target, mask=there, other=0)
         row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
         address, shard, there = _find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
         # Lanes stand on the lines of memory, not on the row's own: what a group of threads asks for at once is one request.
@@ -206,11 +210,12 @@ def gather_sharded_rows(
     row_bits: int,
     num_rows: int,
     hits: Tensor | None,
+    order: Tensor | None = None,
     programs: int | None = None,
 ) -> None:
     """out[i] = the row of ids[i], wherever it lies; rows that lie in no shard are left as they are.
 
-    `programs` bounds how many work at a time.
+    `order` (int64) says in which order; `programs` bounds how many work at a time.
     """
     count = len(ids)
     if count == 0 or row_bytes == 0:
@@ -225,6 +230,7 @@ def gather_sharded_rows(
             bases if begins is None else begins,
             bases,
             ids,
+            ids if order is None else order,
             _units(out, cut.unit),
             bases if hits is None else hits,
             num_rows,
@@ -235,6 +241,7 @@ def gather_sharded_rows(
             row_bits=row_bits,
             shards=len(bases),
             stride=stride,
+            ordered=order is not None,
             counted=hits is not None,
             unit_bytes=cut.unit,
             per_chunk=cut.per_chunk,
