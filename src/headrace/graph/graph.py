@@ -14,6 +14,7 @@ from headrace._pinned import PinError, pin_in_place
 from headrace.graph.edges import count_nodes, take
 from headrace.graph.rows import RowRange
 from headrace.graph.time import before_all, sorted_order, times_in_order
+from headrace.graph.transpose import is_symmetric, transposed
 
 SelfLoops = Literal["keep", "add", "drop"]
 T = TypeVar("T")
@@ -222,12 +223,15 @@ class Graph:
         return out
 
     def reverse(self, *, threads: int | None = None) -> Graph:
-        """The transposed graph: row u lists the targets of the edges out of u. Made once and kept.
+        """The transposed graph: row u lists the targets of the edges out of u. Made once and kept, where this graph lies.
 
         Its `permutation[i]` is the position in this graph of the reverse's edge i.
         """
-        self._needs_cpu("reverse")
         return self.derived("reverse", lambda: self._reversed(thread_count(threads)))
+
+    def is_symmetric(self) -> bool:
+        """Whether every edge is there in both directions, as often in the one as in the other. Found out once."""
+        return self.derived("is symmetric", lambda: is_symmetric(self.indptr, self.indices))
 
     def sorted_by_time(self) -> Graph:
         """The graph with every row in order of `time`, as temporal sampling reads it. Made once and kept.
@@ -266,16 +270,18 @@ class Graph:
         return degrees - torch.bincount(own, minlength=self.num_nodes) if len(own) else degrees
 
     def _reversed(self, threads: int) -> Graph:
-        indptr, indices, where = _native.transpose_csr(self.indptr, self.indices, self.num_nodes, positions=True, threads=threads)
-        position = torch.from_numpy(where)
-        return Graph(
-            torch.from_numpy(indptr),
-            torch.from_numpy(indices),
-            weight=None if self.weight is None else self.weight[position],
-            time=None if self.time is None else self.time[position],
-            edge_id=None if self.edge_id is None else self.edge_id[position],
-            permutation=position,
+        if self.device.type == "cpu":
+            made = _native.transpose_csr(self.indptr, self.indices, self.num_nodes, positions=True, threads=threads)
+            indptr, indices, position = (torch.from_numpy(array) for array in made)
+        else:
+            indptr, indices, position = transposed(self.indptr, self.indices)
+        graph = Graph.__new__(Graph)  # the constructor would take arrays of a GPU to the host
+        graph.indptr, graph.indices, graph.permutation = indptr, indices, position
+        graph.weight, graph.time, graph.edge_id = (
+            None if values is None else values[position] for values in (self.weight, self.time, self.edge_id)
         )
+        graph._derived, graph.is_pinned = {}, False
+        return graph
 
     def _in_order_of(self, time: Tensor) -> Graph:
         self.validate()
