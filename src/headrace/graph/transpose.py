@@ -1,4 +1,4 @@
-"""Transposes by a stable sort, in plain torch: on a GPU, where the native one cannot read."""
+"""A transpose by a stable sort, in plain torch: on a GPU, where the native one cannot read."""
 
 from __future__ import annotations
 
@@ -15,20 +15,6 @@ def transposed(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]
     begins = torch.searchsorted(keys, torch.arange(len(indptr), dtype=keys.dtype, device=keys.device))
     narrow = len(indices) <= torch.iinfo(torch.int32).max
     return begins, _rows(indptr, indices)[position], position.to(torch.int32) if narrow else position
-
-
-def is_symmetric(indptr: Tensor, indices: Tensor) -> bool:
-    """Whether every edge is there in both directions, as often in the one as in the other.
-
-    Rows of a transpose ascend, so the transpose of the transpose is the graph with its rows sorted: the two must be equal.
-    """
-    nodes = len(indptr) - 1
-    out_degree = torch.bincount(indices, minlength=nodes)
-    if len(out_degree) > nodes or not torch.equal(out_degree, indptr.diff()):
-        return False
-    begins, targets, _ = transposed(indptr, indices)
-    _, sources, _ = transposed(begins, targets)
-    return torch.equal(sources, targets)
 
 
 def _rows(indptr: Tensor, indices: Tensor) -> Tensor:
