@@ -1,4 +1,4 @@
-"""Seconds of a training step of GCN and GIN on a whole graph on a GPU, beside PyG in whichever of its forms is the fastest there."""
+"""Seconds of a training step of GCN and GIN on a whole graph on a GPU, beside PyG in the fastest of its forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.bench import peers
 from headrace.bench.gpu import copy_rate, needs_gpu, seconds_of
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
-from headrace.bench.whole_models import CASES, FORMS, TYPES, Case, Precision, Training, check_equal, ours, pyg
+from headrace.bench.whole_models import CASES, FORMS, TYPES, Case, Precision, Training, ours, pyg
 from headrace.graph import Dataset
 
 

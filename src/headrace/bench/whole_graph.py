@@ -1,4 +1,4 @@
-"""Seconds of a training step of GCN and GIN on a whole graph, beside PyG in whichever of its forms is the fastest here."""
+"""Seconds of a training step of GCN and GIN on a whole graph, beside PyG in the fastest of its forms."""
 
 from __future__ import annotations
 

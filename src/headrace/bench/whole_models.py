@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -40,7 +41,7 @@ class Case:
     def widths(self, data: Dataset) -> list[tuple[int, int]]:
         """Columns before and after each layer."""
         all_widths = [data.num_features, *[self.hidden] * (self.layers - 1), data.num_classes]
-        return list(zip(all_widths, all_widths[1:], strict=False))
+        return list(pairwise(all_widths))
 
     def sums(self, data: Dataset) -> list[int]:
         """Columns of the sums that a step cannot do without: none in the first layer, whose sums never change; in the others one
