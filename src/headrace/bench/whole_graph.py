@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -40,11 +42,25 @@ def run(setting: Setting) -> list[Row]:
     data = setting.dataset()
     if data.x is None or data.y is None:
         raise ValueError("this dataset has no features or no labels to train with")
-    torch.set_num_threads(setting.threads)
     rows = []
-    for case in CASES:
-        rows += _case_rows(setting, data, case)
+    with _threads(setting.threads):
+        for case in CASES:
+            rows += _case_rows(setting, data, case)
     return rows
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads for torch, and so many processors for what takes all it may run on, as our layers do."""
+    torch.set_num_threads(count)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if allowed:
+        os.sched_setaffinity(0, sorted(allowed)[:count])
+    try:
+        yield
+    finally:
+        if allowed:
+            os.sched_setaffinity(0, allowed)
 
 
 def _case_rows(setting: Setting, data: Dataset, case: Case) -> list[Row]:
