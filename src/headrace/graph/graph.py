@@ -12,7 +12,9 @@ from headrace import _native
 from headrace._arrays import as_ids, as_tensor, as_times, thread_count
 from headrace._pinned import PinError, pin_in_place
 from headrace.graph.edges import count_nodes, take
+from headrace.graph.permutation import bits_of, checked_order
 from headrace.graph.rows import RowRange
+from headrace.graph.summary import summarise
 from headrace.graph.time import before_all, sorted_order, times_in_order
 
 SelfLoops = Literal["keep", "add", "drop"]
@@ -229,6 +231,28 @@ class Graph:
         self._needs_cpu("reverse")
         return self.derived("reverse", lambda: self._reversed(thread_count(threads)))
 
+    def reordered(self, order: Tensor, *, threads: int | None = None) -> Graph:
+        """The graph with other node ids: node i is the one that was `order[i]`, as `headrace.reorder` finds orders.
+
+        Rows keep the order of their edges, so that sums over neighbours have the same bits. Weights, times and edge ids go with
+        their edges; `permutation`, which names places in another graph, does not.
+
+        >>> import headrace as hr
+        >>> graph = hr.Graph.from_edges([0, 1], [1, 2]).reordered([2, 1, 0])
+        >>> graph.neighbours(0).tolist(), graph.neighbours(1).tolist()
+        ([1], [2])
+        """
+        self._needs_cpu("reordered")
+        workers, old = thread_count(threads), checked_order(order, self.num_nodes, threads)
+        pointers, columns = _native.permute_csr(self.indptr, self.indices, old, workers)
+        beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id")}
+        for name, values in beside.items():
+            if values is not None:
+                beside[name] = torch.empty_like(values)
+                bits = (bits_of(values), bits_of(beside[name]))
+                _native.permute_entries(self.indptr, pointers, old, *bits, workers)
+        return Graph(torch.from_numpy(pointers), torch.from_numpy(columns), **beside)
+
     def sorted_by_time(self) -> Graph:
         """The graph with every row in order of `time`, as temporal sampling reads it. Made once and kept.
 
@@ -244,6 +268,22 @@ class Graph:
         """Whether times do not decrease within any row."""
         time = self.time
         return time is not None and self.derived("is sorted by time", lambda: times_in_order(self.indptr, time))
+
+    def is_symmetric(self, *, threads: int | None = None) -> bool:
+        """Whether every edge stands in both directions, as often in the one as in the other. Found once and kept.
+
+        The graph is then its own reverse but for the order within rows; weights, times and ids are not compared. Told by a
+        fingerprint of 128 bits of edges and reversed edges, for which there is no need to build the reverse.
+
+        >>> import headrace as hr
+        >>> hr.Graph.from_edges([0, 1], [1, 2], undirected=True).is_symmetric()
+        True
+        """
+        return bool(self.summary(threads=threads)["symmetric"])
+
+    def summary(self, *, threads: int | None = None) -> dict[str, float]:
+        """What one pass over the edges tells, for `headrace.graph.properties`. Found once and kept."""
+        return self.derived("summary", lambda: summarise(self.indptr, self.indices, threads))
 
     def rows(self, begin: int, end: int) -> RowRange:
         """Rows `begin` to `end` as a view: a layer computes these nodes from all."""
