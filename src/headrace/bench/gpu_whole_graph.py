@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -58,9 +58,7 @@ def run(setting: Setting) -> list[Row]:
     return rows
 
 
-def _case(
-    setting: Setting, data: Dataset, there: Dataset, case: Case, form: str | None, nothing: int
-) -> dict[str, _Measured]:
+def _case(setting: Setting, data: Dataset, there: Dataset, case: Case, form: str | None, nothing: int) -> dict[str, _Measured]:
     """Everybody's time, memory and first losses, of which the losses agree."""
     makers: dict[str, Callable[[], Training]] = {}
     for precision in TYPES:
@@ -103,7 +101,7 @@ def _fastest_form(setting: Setting, data: Dataset, device: torch.device) -> str 
 
 
 def _maker(case: Case, there: Dataset, precision: Precision, keep: str) -> Callable[[], Training]:
-    return lambda: ours(case, whole(case, replace(there), keep), precision)  # type: ignore[arg-type]
+    return lambda: ours(case, whole(case, there, keep), precision)  # type: ignore[arg-type]
 
 
 def _pyg_maker(case: Case, data: Dataset, device: torch.device, form: str, precision: Precision) -> Callable[[], Training]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headrace.graph import Dataset, Graph
+from headrace.graph import Dataset
 from headrace.loader import WholeBatch
 from headrace.nn import GNN
 
@@ -175,6 +175,7 @@ FORMS: dict[str, Callable[[Case, Dataset, torch.device, Precision], tuple[Any, A
     "edge_index": _edge_index,
     "EdgeIndex": _cached_edge_index,
 }
+
 
 def check_losses(found: list[float], expected: list[float], who: str, *, precision: Precision = "fp32") -> None:
     """The losses of the first steps agree, or nothing is timed."""
