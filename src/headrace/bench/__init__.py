@@ -29,6 +29,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "aggregate": aggregate.run,
     "loader": loader.run,
     "train": train.run,
+    "gpu-aggregate": _on_gpu("gpu_aggregate"),
     "gpu-sampling": _on_gpu("gpu_sampling"),
     "gpu-gather": _on_gpu("gpu_gather"),
     "gpu-epoch": _on_gpu("gpu_epoch"),
