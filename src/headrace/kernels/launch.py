@@ -7,7 +7,7 @@ and type choose a `Launch`, without a look at the device and without a trial in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -48,7 +48,8 @@ class Launch:
 
     def packed(self) -> str:
         """As a string, which is what an operator takes."""
-        return ",".join(map(str, astuple(self)))
+        sizes = (self.group, self.columns, self.entries, self.warps, self.window, self.rows, self.stages)
+        return f"{self.variant},{','.join(str(size) for size in sizes)}"
 
     @classmethod
     def unpacked(cls, packed: str) -> Launch:
