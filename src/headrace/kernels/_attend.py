@@ -52,10 +52,6 @@ def attend(
     _check_shape("source", source, (x.shape[0], heads), "[rows of x, heads]")
     _check_shape("target", target, (rows, heads), "[rows of indptr, heads]")
     wide = _attend_ops.sum_type(x.dtype)
-    if x.device.type != "cpu":  # no kernel of ours yet
-        options = {"slope": slope, "self_loops": self_loops, "dropout": dropout, "seed": seed}
-        return attend_reference(x, indptr, indices, source=source, target=target, **options)  # type: ignore[arg-type]
-    out: Tensor
     out, _ = _attend_ops.attend(
         x.contiguous(),
         indptr.contiguous(),
@@ -95,10 +91,6 @@ def attend_pairs(
     rows, heads, channels = indptr.shape[0] - 1, x.shape[1], x.shape[2]
     _check_shape("target", target, (rows, heads, channels), "[rows of indptr, heads, channels]")
     _check_shape("attention", attention, (heads, channels), "[heads, channels]")
-    if x.device.type != "cpu":
-        options = {"slope": slope, "self_loops": self_loops, "dropout": dropout, "seed": seed}
-        return attend_pairs_reference(x, indptr, indices, target=target, attention=attention, **options)  # type: ignore[arg-type]
-    out: Tensor
     out, _ = _attend_ops.attend_pairs(
         x.contiguous(),
         indptr.contiguous(),

@@ -1,0 +1,187 @@
+"""What the attention kernels of a GPU share: which entries a program takes, which of them dropout keeps, and how rows are shared out.
+
+A program takes the entries of a row, all heads together (or some, where rows are wide), a tile of them at a time: every lane of the
+tile sums on its own, and the lanes are added up once, at the end. A long row is cut into groups; each leaves its sums in a slot,
+and one more program adds the slots. All of it happens in a fixed order and without atomics, so the bits are always the same.
+How the rows are cut is decided on the device: nothing here waits for it, and a launch can be captured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headrace import _native
+
+_ATTEND = tl.constexpr(5)  # Purpose::attend of native/philox.h
+GROUP = 1024  # entries of a group; rows up to twice as long stay whole
+_WHOLE = 1 << 16  # with no more entries than this altogether no row is cut
+ROWS, GROUPS, COMBINE = 0, 1, 2  # what a launch does
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def span(indptr, begins, rows, own_rows, stage: tl.constexpr, cut: tl.constexpr, loops: tl.constexpr, group: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The row of a program, its first entry and the one after its last (of COMBINE: slots), the end of the row's entries, and the
+    slot to write. A program that has nothing to do gets row -1. Where a row has an entry of its own, it stands at the end.
+    """
+    at = tl.program_id(0).to(tl.int64)
+    row = at
+    if stage != 0:  # the row whose slots hold this one: the last that begins at it or before
+        low, high = at * 0, at * 0 + rows
+        while low < high:
+            middle = (low + high) // 2
+            after = tl.load(begins + middle + 1)
+            low = tl.where(after <= at, middle + 1, low)
+            high = tl.where(after <= at, high, middle)
+        row = low
+    inside = row < rows
+    begin = tl.load(indptr + row, mask=inside, other=0)
+    end = tl.load(indptr + row + 1, mask=inside, other=0)
+    first, last = begin, end
+    if loops:
+        last = tl.where(inside & (row < own_rows), end + 1, end)
+    if stage == 0:
+        if cut:
+            row = tl.where(last - first > 2 * group, -1, row)
+    else:
+        slot = tl.load(begins + row, mask=inside, other=0)
+        if stage == 1:
+            first = begin + (at - slot) * group
+            last = tl.minimum(first + group, last)
+            row = tl.where(inside, row, -1)
+        else:
+            row = tl.where(inside & (slot == at), row, -1)
+            first, last = slot, tl.load(begins + row + 1, mask=row >= 0, other=0)
+    return row, first, last, end, at
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def entries(indices, at, last, end, row, own_rows, loops: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A tile of entries: where they stand, what they name, and which are there. One that names its row is not, if the row has an
+    entry of its own."""
+    entry = at + tl.arange(0, lanes).to(tl.int64)
+    there = entry < last
+    column = tl.load(indices + entry, mask=there & (entry < end), other=0).to(tl.int64)
+    if loops:
+        own = entry == end
+        there = there & (own | (column != row) | (row >= own_rows))
+        column = tl.where(own, row, column)
+    return entry, column, there
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def stream_key(key, there: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The key of the draws: given, or made of a seed that lies on the device (stream_key of native/philox.h)."""
+    if there:
+        nothing = tl.zeros([1], tl.uint32)
+        k0, k1, _, _ = tl.philox(tl.load(key), nothing, nothing, nothing, nothing + _ATTEND)
+        return tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0)
+    return key
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def factors(key, position, first_head, dropped, kept: tl.constexpr, width: tl.constexpr, wide: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What dropout multiplies coefficients by: word `head % 4` of the block (head // 4, position) decides.  # -> [lanes, width]"""
+    if width >= 4:  # heads begin with a multiple of four: a block serves four of them
+        block = (first_head // 4 + tl.arange(0, width // 4))[None, :] + (position * 0)[:, None]
+        spot = position[:, None] + block * 0
+        low, high = (spot & 0xFFFFFFFF).to(tl.uint32), (spot >> 32).to(tl.uint32)
+        w0, w1, w2, w3 = tl.philox(key, block.to(tl.uint32), low, high, (block * 0).to(tl.uint32))
+        word = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [position.shape[0], width])
+    else:
+        low, high = (position & 0xFFFFFFFF).to(tl.uint32), (position >> 32).to(tl.uint32)
+        block = (first_head // 4 + position * 0).to(tl.uint32)
+        w0, w1, w2, w3 = tl.philox(key, block, low, high, (position * 0).to(tl.uint32))
+        place = ((first_head + tl.arange(0, width)) % 4)[None, :]
+        early = tl.where(place == 0, w0[:, None], w1[:, None])
+        word = tl.where(place < 2, early, tl.where(place == 2, w2[:, None], w3[:, None]))
+    nothing = tl.zeros([position.shape[0], width], tl.float64 if wide else tl.float32)
+    return tl.where(word.to(tl.int64) >= dropped, nothing + kept, nothing)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def positions(permutation, entry, there, end, row, count, reverse: tl.constexpr, loops: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where entries stand in the rows: dropout is a function of it. A row's own entry stands behind all others."""
+    position = entry
+    if reverse:
+        position = tl.load(permutation + entry, mask=there & (entry < end), other=0).to(tl.int64)
+    if loops:
+        position = tl.where(entry == end, count + row, position)
+    return position
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def leaky(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.where(value > 0, value, value * slope)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def rise(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The slope of `leaky` there."""
+    one = value * 0 + 1.0
+    return tl.where(value > 0, one, one * slope)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How many entries, heads and channels a program looks at together. All but `lanes` are padded to powers of two."""
+
+    lanes: int
+    heads: int
+    channels: int
+    warps: int
+
+    @classmethod
+    def of(cls, heads: int, channels: int, *, numbers: int = 1024, lanes: int | None = None, warps: int | None = None) -> Tile:
+        """A tile of about so many numbers."""
+        wide = triton.next_power_of_2(channels)
+        together = min(triton.next_power_of_2(heads), max(512 // wide, 1))
+        lanes = min(max(numbers // (together * wide), 2), 32) if lanes is None else lanes
+        return cls(lanes, together, wide, warps or min(max(lanes * together * wide // 1024, 1), 8))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The groups of the long rows: how many the rows before each have, and how many there are at most."""
+
+    begins: Tensor  # [rows + 1]
+    slots: int
+    group: int
+
+    @classmethod
+    def of(cls, indptr: Tensor, count: int, own_rows: int, group: int | None = None) -> Cut | None:
+        """`own_rows`: how many rows have an entry of their own beside those of `indptr`. Without long rows: None."""
+        if count + own_rows <= (_WHOLE if group is None else 2 * group):
+            return None
+        group = GROUP if group is None else group
+        lengths = indptr.diff()
+        lengths[:own_rows] += 1
+        groups = torch.where(lengths > 2 * group, (lengths + group - 1) // group, 0)
+        begins = torch.zeros_like(indptr)
+        torch.cumsum(groups, 0, out=begins[1:])
+        return cls(begins, (count + own_rows) * 3 // (2 * group) + 1, group)  # only the last group of a row may be short
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Dropout as the kernels take it."""
+
+    key: int | Tensor
+    dropped: int
+    kept: float
+
+    @classmethod
+    def of(cls, dropout: float, seed: int | Tensor) -> Draws:
+        key = seed if isinstance(seed, Tensor) else _native.stream_key(seed, 0, 0, _ATTEND.value) if dropout else 0
+        if isinstance(key, int) and key >= 2**63:
+            key -= 2**64
+        return cls(key, int(dropout * 4294967296.0), 1 / (1 - dropout))
+
+    def arguments(self) -> dict[str, Any]:
+        there = isinstance(self.key, Tensor)
+        return {"key": self.key, "dropped": self.dropped, "kept": self.kept, "drops": self.dropped > 0, "seed_there": there}
