@@ -153,8 +153,8 @@ def _backward(
         transpose = None, None, None
     elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:  # type: ignore[arg-type]
         transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)  # type: ignore[assignment]
-    named = dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
-    _native.attend_gradient(grad, out, peak, x, indptr, indices, **named, threads=threads, **given)
+    given |= dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
+    _native.attend_gradient(grad, out, peak, x, indptr, indices, threads=threads, **given)
 
 
 def _like(tensor: Tensor, needed: bool) -> Tensor:

@@ -14,14 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.kernels._triton_attend_entries import (
-    COMBINE,
-    GROUPS,
-    ROWS,
     Cut,
     Draws,
     Tile,
     entries,
     factors,
+    in_stages,
     leaky,
     positions,
     span,
@@ -88,7 +86,9 @@ def attend_kernel(  # type: ignore[no-untyped-def]
             begin = partial + part * (heads * (channels + 2))
             score = tl.load(begin[:, None] + head[None, :], mask=there, other=float("-inf"))
             many = tl.load(begin[:, None] + heads + head[None, :], mask=there, other=0.0)
-            far = tl.load(begin[:, None, None] + 2 * heads + within[None, :, :], mask=there[:, :, None] & real[None, :, :], other=0.0)
+            far = tl.load(
+                begin[:, None, None] + 2 * heads + within[None, :, :], mask=there[:, :, None] & real[None, :, :], other=0.0
+            )
             after = tl.maximum(most, score)
             base = tl.where(after == float("-inf"), 0.0, after)
             shrink, power = tl.exp(most - base), tl.exp(score - base)
@@ -187,10 +187,7 @@ def attend(
             **shape_of(heads, channels, tile),
         )
 
-    if cut is not None:
-        run(GROUPS, cut.slots)
-        run(COMBINE, cut.slots)
-    run(ROWS, rows)
+    in_stages(run, cut, rows)
     return out, peak
 
 

@@ -9,14 +9,12 @@ from torch import Tensor
 
 from headrace.kernels._triton_attend import shape_of
 from headrace.kernels._triton_attend_entries import (
-    COMBINE,
-    GROUPS,
-    ROWS,
     Cut,
     Draws,
     Tile,
     entries,
     factors,
+    in_stages,
     leaky,
     positions,
     rise,
@@ -157,7 +155,7 @@ def column_gradients(
     group: int | None = None,
     tile: Tile | None = None,
 ) -> None:
-    """Fills in the gradients asked for, from the `facts` of the rows and the transpose: indptr, rows, and where each entry stood."""
+    """Fills in the gradients asked for, from the `facts` of the rows and the transpose: indptr, rows, where each entry was."""
     columns, heads, channels = x.shape
     if columns == 0:
         return
@@ -198,7 +196,4 @@ def column_gradients(
             **shape_of(heads, channels, tile),
         )
 
-    if cut is not None:
-        run(GROUPS, cut.slots)
-        run(COMBINE, cut.slots)
-    run(ROWS, columns)
+    in_stages(run, cut, columns)

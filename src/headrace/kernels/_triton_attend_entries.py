@@ -1,4 +1,4 @@
-"""What the attention kernels of a GPU share: which entries a program takes, which of them dropout keeps, and how rows are shared out.
+"""What the attention kernels of a GPU share: which entries a program takes, what dropout keeps of them, how rows are shared out.
 
 A program takes the entries of a row, all heads together (or some, where rows are wide), a tile of them at a time: every lane of the
 tile sums on its own, and the lanes are added up once, at the end. A long row is cut into groups; each leaves its sums in a slot,
@@ -8,6 +8,7 @@ How the rows are cut is decided on the device: nothing here waits for it, and a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,14 @@ from headrace import _native
 _ATTEND = tl.constexpr(5)  # Purpose::attend of native/philox.h
 GROUP = 1024  # entries of a group; rows up to twice as long stay whole
 _WHOLE = 1 << 16  # with no more entries than this altogether no row is cut
-ROWS, GROUPS, COMBINE = 0, 1, 2  # what a launch does
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def span(indptr, begins, rows, own_rows, stage: tl.constexpr, cut: tl.constexpr, loops: tl.constexpr, group: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The row of a program, its first entry and the one after its last (of COMBINE: slots), the end of the row's entries, and the
-    slot to write. A program that has nothing to do gets row -1. Where a row has an entry of its own, it stands at the end.
+    """The row of a program, its first entry and the one after its last, the end of the row's entries, and the slot to write.
+
+    Stage 0 is whole rows, stage 1 groups of long ones, and stage 2 adds up their slots, which then stand for entries. A program
+    that has nothing to do gets row -1. Where a row has an entry of its own, it stands at the end.
     """
     at = tl.program_id(0).to(tl.int64)
     row = at
@@ -80,8 +82,10 @@ def stream_key(key, there: tl.constexpr):  # type: ignore[no-untyped-def]
     if there:
         nothing = tl.zeros([1], tl.uint32)
         k0, k1, _, _ = tl.philox(tl.load(key), nothing, nothing, nothing, nothing + _ATTEND)
-        return tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0)
-    return key
+        found = tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0)
+    else:
+        found = key
+    return found
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -165,6 +169,14 @@ class Cut:
         begins = torch.zeros_like(indptr)
         torch.cumsum(groups, 0, out=begins[1:])
         return cls(begins, (count + own_rows) * 3 // (2 * group) + 1, group)  # only the last group of a row may be short
+
+
+def in_stages(run: Callable[[int, int], None], cut: Cut | None, rows: int) -> None:
+    """Calls run(stage, programs): groups of long rows first, for they take longest."""
+    if cut is not None:
+        run(1, cut.slots)
+        run(2, cut.slots)
+    run(0, rows)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The pass of attention's gradient over rows, on a GPU: target, attention, and what the pass over columns needs to know of a row.
 
-With the coefficient a of an entry, dropout's factor m and the dot d = <grad, x>, the gradient of its score is a (m d - D), where D is
-the row's sum of a m d. It is linear in D: so that a row is read once, sums with and without D are taken side by side. (D is also
+With the coefficient a of an entry, dropout's factor m and d = <grad, x>, the gradient of its score is a (m d - D), where D is the
+row's sum of a m d. It is linear in D: so that a row is read once, sums with and without D are taken side by side. (D is also
 <grad, out>, but the out of a short type was rounded, and the gradients of a row nearly cancel.)
 """
 
@@ -14,14 +14,12 @@ from torch import Tensor
 
 from headrace.kernels._triton_attend import shape_of
 from headrace.kernels._triton_attend_entries import (
-    COMBINE,
-    GROUPS,
-    ROWS,
     Cut,
     Draws,
     Tile,
     entries,
     factors,
+    in_stages,
     leaky,
     positions,
     rise,
@@ -246,10 +244,7 @@ def row_gradients(
                 **shape_of(heads, channels, tile),
             )
 
-        if cut is not None:
-            run(GROUPS, cut.slots)
-            run(COMBINE, cut.slots)
-        run(ROWS, rows)
+        in_stages(run, cut, rows)
     if grad_attention is not None:
         torch.sum(by_row, 0, out=grad_attention)
     return facts
