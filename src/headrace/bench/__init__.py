@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from headrace.bench import aggregate, cache, gather, loader, sampling, train
+from headrace.bench import aggregate, attend, cache, gather, loader, sampling, train
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
@@ -27,12 +27,14 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "gather": gather.run,
     "cache": cache.run,
     "aggregate": aggregate.run,
+    "attend": attend.run,
     "loader": loader.run,
     "train": train.run,
     "gpu-sampling": _on_gpu("gpu_sampling"),
     "gpu-gather": _on_gpu("gpu_gather"),
     "gpu-epoch": _on_gpu("gpu_epoch"),
     "gpu-tiers": _on_gpu("gpu_tiers"),
+    "gpu-attend": _on_gpu("gpu_attend"),
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

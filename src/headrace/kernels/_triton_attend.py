@@ -14,12 +14,13 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.kernels._triton_attend_entries import (
+    GROUP,
     Cut,
     Draws,
     Tile,
     entries,
     factors,
-    in_stages,
+    launch,
     leaky,
     positions,
     span,
@@ -27,7 +28,10 @@ from headrace.kernels._triton_attend_entries import (
 )
 
 
-@triton.jit(do_not_specialize=["key", "dropped", "rows", "count"])  # type: ignore[untyped-decorator]
+@triton.jit(
+    do_not_specialize=["rows", "own_rows", "slots", "count", "key", "dropped", "seed_there"],
+    do_not_specialize_on_alignment=["indptr", "indices", "begins", "seed"],
+)  # type: ignore[untyped-decorator]
 def attend_kernel(  # type: ignore[no-untyped-def]
     x,
     indptr,
@@ -40,18 +44,19 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     begins,
     partial,
     rows,
+    own_rows,
+    slots,
     count,
     key,
+    seed,
+    seed_there,
     dropped,
     kept: tl.constexpr,
     drops: tl.constexpr,
-    seed_there: tl.constexpr,
     slope: tl.constexpr,
     pairs: tl.constexpr,
-    loops: tl.constexpr,
     wide: tl.constexpr,
-    stage: tl.constexpr,
-    cut: tl.constexpr,
+    combine: tl.constexpr,
     group: tl.constexpr,
     heads: tl.constexpr,
     channels: tl.constexpr,
@@ -60,7 +65,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     channel_block: tl.constexpr,
 ):
     number = tl.float64 if wide else tl.float32
-    row, first, last, end, slot = span(indptr, begins, rows, rows, stage, cut, loops, group)
+    row, first, last, end, slot, grouped = span(indptr, begins, rows, own_rows, slots, combine, group)
     if row < 0:
         return
     first_head = tl.program_id(1) * head_block
@@ -74,13 +79,13 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     else:
         near_head = tl.load(target + row * heads + head, mask=head < heads, other=0.0).to(number)[None, :]
     if drops:
-        key = stream_key(key, seed_there)
+        key = stream_key(key, seed, seed_there)
 
     most = tl.full([lanes, head_block], float("-inf"), number)
     total = tl.zeros([lanes, head_block], number)
     sums = tl.zeros([lanes, head_block, channel_block], number)
     for at in range(first, last, lanes):
-        if stage == 2:
+        if combine:
             part = at + tl.arange(0, lanes).to(tl.int64)
             there = (part < last)[:, None] & (head < heads)[None, :]
             begin = partial + part * (heads * (channels + 2))
@@ -96,7 +101,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
             sums = sums * shrink[:, :, None] + power[:, :, None] * far
             most = after
         else:
-            entry, column, there = entries(indices, at, last, end, row, rows, loops, lanes)
+            entry, column, there = entries(indices, at, last, end, row, own_rows, lanes)
             begin = column * (heads * channels)
             far = tl.load(
                 x + begin[:, None, None] + within[None, :, :], mask=there[:, None, None] & real[None, :, :], other=0.0
@@ -113,7 +118,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
             total = total * shrink + power
             most = after
             if drops:
-                position = positions(indices, entry, there, end, row, count, False, loops)
+                position = positions(indices, entry, there, end, row, count, False)
                 power *= factors(key, position, first_head, dropped, kept, head_block, wide)
             sums = sums * shrink[:, :, None] + power[:, :, None] * far
 
@@ -122,7 +127,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     shrink = tl.exp(most - base[None, :])
     total = tl.sum(total * shrink, axis=0)
     sums = tl.sum(sums * shrink[:, :, None], axis=0)
-    if stage == 1:
+    if grouped:
         begin = partial + slot * (heads * (channels + 2))
         tl.store(begin + head, largest, mask=head < heads)
         tl.store(begin + heads + head, total, mask=head < heads)
@@ -146,7 +151,7 @@ def attend(
     self_loops: bool,
     dropout: float,
     seed: int | Tensor,
-    group: int | None = None,
+    group: int = GROUP,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output, and per row and head the largest score and 1 / the sum.  # [n, heads, c] -> [rows, heads, c], [rows, 2, heads]
@@ -159,10 +164,11 @@ def attend(
     if rows == 0:
         return out, peak
     tile = Tile.of(heads, channels) if tile is None else tile
-    cut = Cut.of(indptr, len(indices), rows if self_loops else 0, group)
+    own_rows = rows if self_loops else 0
+    cut = Cut.of(indptr, len(indices), own_rows, group)
     partial = x.new_empty(0 if cut is None else cut.slots * heads * (channels + 2), dtype=number)
 
-    def run(stage: int, programs: int) -> None:
+    def run(programs: int, slots: int, *, combine: bool) -> None:
         attend_kernel[(programs, triton.cdiv(heads, tile.heads))](
             x,
             indptr,
@@ -175,19 +181,19 @@ def attend(
             indptr if cut is None else cut.begins,
             partial,
             rows,
+            own_rows,
+            slots,
             len(indices),
-            **Draws.of(dropout, seed).arguments(),
+            **Draws.of(dropout, seed).arguments(indptr),
             slope=slope,
             pairs=attention is not None,
-            loops=self_loops,
             wide=number == torch.float64,
-            stage=stage,
-            cut=cut is not None,
-            group=1 if cut is None else cut.group,
+            combine=combine,
+            group=group,
             **shape_of(heads, channels, tile),
         )
 
-    in_stages(run, cut, rows)
+    launch(run, cut, rows)
     return out, peak
 
 

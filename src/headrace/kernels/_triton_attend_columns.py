@@ -9,12 +9,13 @@ from torch import Tensor
 
 from headrace.kernels._triton_attend import shape_of
 from headrace.kernels._triton_attend_entries import (
+    GROUP,
     Cut,
     Draws,
     Tile,
     entries,
     factors,
-    in_stages,
+    launch,
     leaky,
     positions,
     rise,
@@ -23,7 +24,10 @@ from headrace.kernels._triton_attend_entries import (
 )
 
 
-@triton.jit(do_not_specialize=["key", "dropped", "columns", "rows", "count"])  # type: ignore[untyped-decorator]
+@triton.jit(
+    do_not_specialize=["columns", "rows", "own_rows", "slots", "count", "key", "dropped", "seed_there"],
+    do_not_specialize_on_alignment=["indptr", "indices", "permutation", "begins", "seed"],
+)  # type: ignore[untyped-decorator]
 def columns_kernel(  # type: ignore[no-untyped-def]
     grad,
     x,
@@ -40,20 +44,21 @@ def columns_kernel(  # type: ignore[no-untyped-def]
     partial,
     columns,
     rows,
+    own_rows,
+    slots,
     count,
     key,
+    seed,
+    seed_there,
     dropped,
     kept: tl.constexpr,
     drops: tl.constexpr,
-    seed_there: tl.constexpr,
     slope: tl.constexpr,
     pairs: tl.constexpr,
     need_x: tl.constexpr,
     need_source: tl.constexpr,
-    loops: tl.constexpr,
     wide: tl.constexpr,
-    stage: tl.constexpr,
-    cut: tl.constexpr,
+    combine: tl.constexpr,
     group: tl.constexpr,
     heads: tl.constexpr,
     channels: tl.constexpr,
@@ -62,7 +67,7 @@ def columns_kernel(  # type: ignore[no-untyped-def]
     channel_block: tl.constexpr,
 ):
     number = tl.float64 if wide else tl.float32
-    node, first, last, end, slot = span(indptr, begins, columns, rows, stage, cut, loops, group)
+    node, first, last, end, slot, grouped = span(indptr, begins, columns, own_rows, slots, combine, group)
     if node < 0:
         return
     first_head = tl.program_id(1) * head_block
@@ -77,13 +82,13 @@ def columns_kernel(  # type: ignore[no-untyped-def]
     else:
         near_head = tl.load(source + node * heads + head, mask=real_head, other=0.0).to(number)[None, :]
     if drops:
-        key = stream_key(key, seed_there)
+        key = stream_key(key, seed, seed_there)
 
     width = heads * (channels + 1)
     sums = tl.zeros([lanes, head_block, channel_block], number)
     scores = tl.zeros([lanes, head_block], number)
     for at in range(first, last, lanes):
-        if stage == 2:
+        if combine:
             part = at + tl.arange(0, lanes).to(tl.int64)
             begin = partial + part * width
             if need_source:
@@ -92,7 +97,7 @@ def columns_kernel(  # type: ignore[no-untyped-def]
                 spot = begin[:, None, None] + heads + within[None, :, :]
                 sums += tl.load(spot, mask=(part < last)[:, None, None] & real[None, :, :], other=0.0)
         else:
-            entry, row, there = entries(indices, at, last, end, node, rows, loops, lanes)
+            entry, row, there = entries(indices, at, last, end, node, own_rows, lanes)
             named = there[:, None] & real_head[None, :]
             spot = (row * (heads * channels))[:, None, None] + within[None, :, :]
             mask = there[:, None, None] & real[None, :, :]
@@ -109,7 +114,7 @@ def columns_kernel(  # type: ignore[no-untyped-def]
             share = tl.where(named, tl.exp(score - largest) * scale, 0.0)
             weight = share
             if drops:
-                position = positions(permutation, entry, there, end, node, count, True, loops)
+                position = positions(permutation, entry, there, end, node, count, True)
                 keep = factors(key, position, first_head, dropped, kept, head_block, wide)
                 weight = share * keep
             if need_x:
@@ -125,13 +130,13 @@ def columns_kernel(  # type: ignore[no-untyped-def]
     begin = partial + slot * width
     if need_source:
         score_sum = tl.sum(scores, axis=0)
-        if stage == 1:
+        if grouped:
             tl.store(begin + head, score_sum, mask=real_head)
         else:
             tl.store(grad_source + node * heads + head, score_sum, mask=real_head)
     if need_x:
         found = tl.sum(sums, axis=0)
-        if stage == 1:
+        if grouped:
             tl.store(begin + heads + within, found, mask=real)
         else:
             tl.store(grad_x + node * (heads * channels) + within, found.to(grad_x.dtype.element_ty), mask=real)
@@ -152,7 +157,7 @@ def column_gradients(
     self_loops: bool,
     dropout: float,
     seed: int | Tensor,
-    group: int | None = None,
+    group: int = GROUP,
     tile: Tile | None = None,
 ) -> None:
     """Fills in the gradients asked for, from the `facts` of the rows and the transpose: indptr, rows, where each entry was."""
@@ -162,10 +167,11 @@ def column_gradients(
     indptr, indices, permutation = transpose
     rows = len(grad)
     tile = Tile.of(heads, channels, numbers=512 if attention is not None else 1024) if tile is None else tile
-    cut = Cut.of(indptr, len(indices), rows if self_loops else 0, group)
+    own_rows = rows if self_loops else 0
+    cut = Cut.of(indptr, len(indices), own_rows, group)
     partial = facts.new_empty(0 if cut is None else cut.slots * heads * (channels + 1))
 
-    def run(stage: int, programs: int) -> None:
+    def run(programs: int, slots: int, *, combine: bool) -> None:
         columns_kernel[(programs, triton.cdiv(heads, tile.heads))](
             grad,
             x,
@@ -182,18 +188,18 @@ def column_gradients(
             partial,
             columns,
             rows,
+            own_rows,
+            slots,
             len(indices),
-            **Draws.of(dropout, seed).arguments(),
+            **Draws.of(dropout, seed).arguments(indptr),
             slope=slope,
             pairs=attention is not None,
             need_x=grad_x is not None,
             need_source=grad_source is not None,
-            loops=self_loops,
             wide=facts.dtype == torch.float64,
-            stage=stage,
-            cut=cut is not None,
-            group=1 if cut is None else cut.group,
+            combine=combine,
+            group=group,
             **shape_of(heads, channels, tile),
         )
 
-    in_stages(run, cut, columns)
+    launch(run, cut, columns)

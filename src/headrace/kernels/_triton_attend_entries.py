@@ -25,67 +25,58 @@ _WHOLE = 1 << 16  # with no more entries than this altogether no row is cut
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def span(indptr, begins, rows, own_rows, stage: tl.constexpr, cut: tl.constexpr, loops: tl.constexpr, group: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The row of a program, its first entry and the one after its last, the end of the row's entries, and the slot to write.
+def span(indptr, begins, rows, own_rows, slots, combine: tl.constexpr, group: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The row of a program, its first entry and the one after its last, the end of the row's entries, the program's slot, and
+    whether it takes a group.
 
-    Stage 0 is whole rows, stage 1 groups of long ones, and stage 2 adds up their slots, which then stand for entries. A program
-    that has nothing to do gets row -1. Where a row has an entry of its own, it stands at the end.
+    The first `slots` programs take the groups of long rows, since these take longest, the others whole rows. To `combine`, a
+    program adds up the slots of a row, which then stand for entries. A program that has nothing to do gets row -1. Where a row has
+    an entry of its own, as the first `own_rows` have, it stands at the end.
     """
     at = tl.program_id(0).to(tl.int64)
-    row = at
-    if stage != 0:  # the row whose slots hold this one: the last that begins at it or before
-        low, high = at * 0, at * 0 + rows
-        while low < high:
-            middle = (low + high) // 2
-            after = tl.load(begins + middle + 1)
-            low = tl.where(after <= at, middle + 1, low)
-            high = tl.where(after <= at, high, middle)
-        row = low
+    low, high = at * 0, tl.where(at < slots, rows, at * 0)
+    while low < high:  # for the row whose slots hold this one: the first that ends after it
+        middle = (low + high) // 2
+        ended = tl.load(begins + middle + 1) <= at
+        low = tl.where(ended, middle + 1, low)
+        high = tl.where(ended, high, middle)
+    grouped = at < slots
+    row = tl.where(grouped, low, at - slots)
     inside = row < rows
     begin = tl.load(indptr + row, mask=inside, other=0)
     end = tl.load(indptr + row + 1, mask=inside, other=0)
-    first, last = begin, end
-    if loops:
-        last = tl.where(inside & (row < own_rows), end + 1, end)
-    if stage == 0:
-        if cut:
-            row = tl.where(last - first > 2 * group, -1, row)
+    slot = tl.load(begins + row, mask=inside & grouped, other=0)
+    if combine:
+        row = tl.where(inside & (slot == at), row, -1)
+        first, last = slot, tl.load(begins + row + 1, mask=row >= 0, other=0)
+        grouped = at < 0
     else:
-        slot = tl.load(begins + row, mask=inside, other=0)
-        if stage == 1:
-            first = begin + (at - slot) * group
-            last = tl.minimum(first + group, last)
-            row = tl.where(inside, row, -1)
-        else:
-            row = tl.where(inside & (slot == at), row, -1)
-            first, last = slot, tl.load(begins + row + 1, mask=row >= 0, other=0)
-    return row, first, last, end, at
+        last = tl.where(inside & (row < own_rows), end + 1, end)
+        short = (slots == 0) | (last - begin <= 2 * group)
+        first = tl.where(grouped, begin + (at - slot) * group, begin)
+        last = tl.where(grouped, tl.minimum(first + group, last), last)
+        row = tl.where(inside & (grouped | short), row, -1)
+    return row, first, last, end, at, grouped
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def entries(indices, at, last, end, row, own_rows, loops: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+def entries(indices, at, last, end, row, own_rows, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     """A tile of entries: where they stand, what they name, and which are there. One that names its row is not, if the row has an
     entry of its own."""
     entry = at + tl.arange(0, lanes).to(tl.int64)
     there = entry < last
     column = tl.load(indices + entry, mask=there & (entry < end), other=0).to(tl.int64)
-    if loops:
-        own = entry == end
-        there = there & (own | (column != row) | (row >= own_rows))
-        column = tl.where(own, row, column)
-    return entry, column, there
+    own = entry == end
+    there = there & (own | (column != row) | (row >= own_rows))
+    return entry, tl.where(own, row, column), there
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def stream_key(key, there: tl.constexpr):  # type: ignore[no-untyped-def]
+def stream_key(key, seed, seed_there):  # type: ignore[no-untyped-def]
     """The key of the draws: given, or made of a seed that lies on the device (stream_key of native/philox.h)."""
-    if there:
-        nothing = tl.zeros([1], tl.uint32)
-        k0, k1, _, _ = tl.philox(tl.load(key), nothing, nothing, nothing, nothing + _ATTEND)
-        found = tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0)
-    else:
-        found = key
-    return found
+    nothing = tl.zeros([1], tl.uint32)
+    k0, k1, _, _ = tl.philox(tl.load(seed), nothing, nothing, nothing, nothing + _ATTEND)
+    return tl.where(seed_there != 0, tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0), key)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -109,14 +100,12 @@ def factors(key, position, first_head, dropped, kept: tl.constexpr, width: tl.co
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def positions(permutation, entry, there, end, row, count, reverse: tl.constexpr, loops: tl.constexpr):  # type: ignore[no-untyped-def]
+def positions(permutation, entry, there, end, row, count, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
     """Where entries stand in the rows: dropout is a function of it. A row's own entry stands behind all others."""
     position = entry
     if reverse:
         position = tl.load(permutation + entry, mask=there & (entry < end), other=0).to(tl.int64)
-    if loops:
-        position = tl.where(entry == end, count + row, position)
-    return position
+    return tl.where(entry == end, count + row, position)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -155,28 +144,26 @@ class Cut:
 
     begins: Tensor  # [rows + 1]
     slots: int
-    group: int
 
     @classmethod
-    def of(cls, indptr: Tensor, count: int, own_rows: int, group: int | None = None) -> Cut | None:
+    def of(cls, indptr: Tensor, count: int, own_rows: int, group: int = GROUP) -> Cut | None:
         """`own_rows`: how many rows have an entry of their own beside those of `indptr`. Without long rows: None."""
-        if count + own_rows <= (_WHOLE if group is None else 2 * group):
+        if count + own_rows <= (_WHOLE if group == GROUP else 2 * group):
             return None
-        group = GROUP if group is None else group
         lengths = indptr.diff()
         lengths[:own_rows] += 1
         groups = torch.where(lengths > 2 * group, (lengths + group - 1) // group, 0)
         begins = torch.zeros_like(indptr)
         torch.cumsum(groups, 0, out=begins[1:])
-        return cls(begins, (count + own_rows) * 3 // (2 * group) + 1, group)  # only the last group of a row may be short
+        return cls(begins, (count + own_rows) * 3 // (2 * group) + 1)  # only the last group of a row may be short
 
 
-def in_stages(run: Callable[[int, int], None], cut: Cut | None, rows: int) -> None:
-    """Calls run(stage, programs): groups of long rows first, for they take longest."""
-    if cut is not None:
-        run(1, cut.slots)
-        run(2, cut.slots)
-    run(0, rows)
+def launch(run: Callable[..., None], cut: Cut | None, rows: int) -> None:
+    """Calls run(programs, slots, combine)."""
+    slots = 0 if cut is None else cut.slots
+    run(slots + rows, slots, combine=False)
+    if slots:
+        run(slots, slots, combine=True)
 
 
 @dataclass(frozen=True)
@@ -194,6 +181,8 @@ class Draws:
             key -= 2**64
         return cls(key, int(dropout * 4294967296.0), 1 / (1 - dropout))
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self, like: Tensor) -> dict[str, Any]:
+        """`like` is any int64 array, read in place of a seed that is not there."""
         there = isinstance(self.key, Tensor)
-        return {"key": self.key, "dropped": self.dropped, "kept": self.kept, "drops": self.dropped > 0, "seed_there": there}
+        given = {"key": 0, "seed": self.key} if there else {"key": self.key, "seed": like}
+        return {**given, "seed_there": int(there), "dropped": self.dropped, "kept": self.kept, "drops": self.dropped > 0}

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from headrace.kernels._triton_attend import shape_of
 from headrace.kernels._triton_attend_entries import (
+    GROUP,
     Cut,
     Draws,
     Tile,
     entries,
     factors,
-    in_stages,
+    launch,
     leaky,
     positions,
     rise,
@@ -30,7 +31,10 @@ from headrace.kernels._triton_attend_entries import (
 FACTS = 4  # of a row and head: the largest score, 1 / the sum, D, and GAT's target
 
 
-@triton.jit(do_not_specialize=["key", "dropped", "rows", "count"])  # type: ignore[untyped-decorator]
+@triton.jit(
+    do_not_specialize=["rows", "own_rows", "slots", "count", "key", "dropped", "seed_there"],
+    do_not_specialize_on_alignment=["indptr", "indices", "begins", "seed"],
+)  # type: ignore[untyped-decorator]
 def rows_kernel(  # type: ignore[no-untyped-def]
     grad,
     x,
@@ -46,20 +50,21 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     begins,
     partial,
     rows,
+    own_rows,
+    slots,
     count,
     key,
+    seed,
+    seed_there,
     dropped,
     kept: tl.constexpr,
     drops: tl.constexpr,
-    seed_there: tl.constexpr,
     slope: tl.constexpr,
     pairs: tl.constexpr,
     need_target: tl.constexpr,
     need_attention: tl.constexpr,
-    loops: tl.constexpr,
     wide: tl.constexpr,
-    stage: tl.constexpr,
-    cut: tl.constexpr,
+    combine: tl.constexpr,
     group: tl.constexpr,
     heads: tl.constexpr,
     channels: tl.constexpr,
@@ -68,7 +73,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     channel_block: tl.constexpr,
 ):
     number = tl.float64 if wide else tl.float32
-    row, first, last, end, slot = span(indptr, begins, rows, rows, stage, cut, loops, group)
+    row, first, last, end, slot, grouped = span(indptr, begins, rows, own_rows, slots, combine, group)
     if row < 0:
         return
     first_head = tl.program_id(1) * head_block
@@ -86,7 +91,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     else:
         near_head = tl.load(target + row * heads + head, mask=real_head, other=0.0).to(number)
     if drops:
-        key = stream_key(key, seed_there)
+        key = stream_key(key, seed, seed_there)
 
     # Sums with D and without: of what leaky relu was taken of (GAT), of the rise of pairs, and of pairs.
     width = heads * (1 + 4 * channels) if pairs else 3 * heads
@@ -96,7 +101,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
         rises = tl.zeros([lanes, head_block, channel_block], number)
         rise_dots, values, value_dots = rises, rises, rises
     for at in range(first, last, lanes):
-        if stage == 2:
+        if combine:
             part = at + tl.arange(0, lanes).to(tl.int64)
             begin = (partial + part * width)[:, None] + head[None, :]
             there = (part < last)[:, None] & real_head[None, :]
@@ -115,7 +120,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
                 without_d += tl.load(begin + heads, mask=there, other=0.0)
                 with_d += tl.load(begin + 2 * heads, mask=there, other=0.0)
         else:
-            entry, column, there = entries(indices, at, last, end, row, rows, loops, lanes)
+            entry, column, there = entries(indices, at, last, end, row, own_rows, lanes)
             begin = column * (heads * channels)
             named = there[:, None] & real_head[None, :]
             far = tl.load(
@@ -130,7 +135,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
             share = tl.where(named, tl.exp(score - largest[None, :]) * scale[None, :], 0.0)
             dot = tl.sum(far * out_grad[None, :, :], axis=2) * share
             if drops:
-                position = positions(indices, entry, there, end, row, count, False, loops)
+                position = positions(indices, entry, there, end, row, count, False)
                 dot *= factors(key, position, first_head, dropped, kept, head_block, wide)
             dots += dot
             if pairs:
@@ -148,7 +153,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
 
     delta = tl.sum(dots, axis=0)
     place = partial + slot * width
-    if stage == 1:
+    if grouped:
         tl.store(place + head, delta, mask=real_head)
     else:
         fact = facts + (row * heads + head) * 4
@@ -161,7 +166,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
         at_row = row * (heads * channels) + within
         if need_target:
             one, other = tl.sum(rise_dots, axis=0), tl.sum(rises, axis=0)
-            if stage == 1:
+            if grouped:
                 tl.store(place + heads + within, one, mask=real)
                 tl.store(place + heads + heads * channels + within, other, mask=real)
             else:
@@ -169,14 +174,14 @@ def rows_kernel(  # type: ignore[no-untyped-def]
                 tl.store(grad_target + at_row, found.to(grad_target.dtype.element_ty), mask=real)
         if need_attention:
             one, other = tl.sum(value_dots, axis=0), tl.sum(values, axis=0)
-            if stage == 1:
+            if grouped:
                 tl.store(place + heads + 2 * heads * channels + within, one, mask=real)
                 tl.store(place + heads + 3 * heads * channels + within, other, mask=real)
             else:
                 tl.store(grad_attention + at_row, one - delta[:, None] * other, mask=real)
     elif need_target:
         one, other = tl.sum(without_d, axis=0), tl.sum(with_d, axis=0)
-        if stage == 1:
+        if grouped:
             tl.store(place + heads + head, one, mask=real_head)
             tl.store(place + 2 * heads + head, other, mask=real_head)
         else:
@@ -199,7 +204,7 @@ def row_gradients(
     self_loops: bool,
     dropout: float,
     seed: int | Tensor,
-    group: int | None = None,
+    group: int = GROUP,
     tile: Tile | None = None,
 ) -> Tensor:
     """Fills in the gradients asked for and returns the facts of the rows.  # -> [rows, heads, FACTS]"""
@@ -210,11 +215,12 @@ def row_gradients(
     if rows:
         pairs = attention is not None
         tile = Tile.of(heads, channels, numbers=512 if pairs else 1024) if tile is None else tile
-        cut = Cut.of(indptr, len(indices), rows if self_loops else 0, group)
+        own_rows = rows if self_loops else 0
+        cut = Cut.of(indptr, len(indices), own_rows, group)
         width = heads * (1 + 4 * channels) if pairs else 3 * heads
         partial = peak.new_empty(0 if cut is None else cut.slots * width)
 
-        def run(stage: int, programs: int) -> None:
+        def run(programs: int, slots: int, *, combine: bool) -> None:
             rows_kernel[(programs, triton.cdiv(heads, tile.heads))](
                 grad,
                 x,
@@ -230,21 +236,21 @@ def row_gradients(
                 indptr if cut is None else cut.begins,
                 partial,
                 rows,
+                own_rows,
+                slots,
                 len(indices),
-                **Draws.of(dropout, seed).arguments(),
+                **Draws.of(dropout, seed).arguments(indptr),
                 slope=slope,
                 pairs=pairs,
                 need_target=grad_target is not None,
                 need_attention=grad_attention is not None,
-                loops=self_loops,
                 wide=peak.dtype == torch.float64,
-                stage=stage,
-                cut=cut is not None,
-                group=1 if cut is None else cut.group,
+                combine=combine,
+                group=group,
                 **shape_of(heads, channels, tile),
             )
 
-        in_stages(run, cut, rows)
+        launch(run, cut, rows)
     if grad_attention is not None:
         torch.sum(by_row, 0, out=grad_attention)
     return facts
