@@ -133,7 +133,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
         tl.store(begin + heads + head, total, mask=head < heads)
         tl.store(begin + 2 * heads + within, sums, mask=real)
     else:
-        scale = tl.where(last > first, 1.0 / total, total * 0)  # an empty row gives 0
+        scale = tl.where(last > first, 1.0 / total, 0.0)  # an empty row gives 0
         tl.store(peak + row * (2 * heads) + head, base, mask=head < heads)
         tl.store(peak + row * (2 * heads) + heads + head, scale, mask=head < heads)
         tl.store(out + row * (heads * channels) + within, (sums * scale[:, None]).to(out.dtype.element_ty), mask=real)

@@ -34,13 +34,14 @@ def span(indptr, begins, rows, own_rows, slots, combine: tl.constexpr, group: tl
     an entry of its own, as the first `own_rows` have, it stands at the end.
     """
     at = tl.program_id(0).to(tl.int64)
-    low, high = at * 0, tl.where(at < slots, rows, at * 0)
+    grouped = at < slots
+    used = tl.load(begins + rows, mask=grouped, other=0)  # of the slots: how many rows need is known on the device alone
+    low, high = tl.where(at < used, at * 0, rows), at * 0 + rows
     while low < high:  # for the row whose slots hold this one: the first that ends after it
         middle = (low + high) // 2
         ended = tl.load(begins + middle + 1) <= at
         low = tl.where(ended, middle + 1, low)
         high = tl.where(ended, high, middle)
-    grouped = at < slots
     row = tl.where(grouped, low, at - slots)
     inside = row < rows
     begin = tl.load(indptr + row, mask=inside, other=0)
@@ -116,8 +117,7 @@ def leaky(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def rise(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
     """The slope of `leaky` there."""
-    one = value * 0 + 1.0
-    return tl.where(value > 0, one, one * slope)
+    return tl.where(value > 0, 1.0, tl.full(value.shape, slope, value.dtype))
 
 
 @dataclass(frozen=True)
