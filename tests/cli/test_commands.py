@@ -55,6 +55,15 @@ def test_bench_prints_rows_with_ours_peers_and_limit(name):
         assert row["limit"] > 0
 
 
+def test_bench_attend_times_a_step_and_measures_its_memory():
+    options = ["--scale", "0.001", "--repeats", "1", "--against", "torch", "--json"]
+    result = runner.invoke(app, ["bench", "attend", *options])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert [row["unit"] for row in rows] == ["s", "MB", "s"] * 2
+    assert all(row["ours"] > 0 and row["limit"] > 0 for row in rows)
+
+
 def test_bench_prints_a_table_for_people():
     result = runner.invoke(app, ["bench", "gather", "--scale", "0.002", "--batches", "1", "--repeats", "1", "--threads", "1"])
     assert result.exit_code == 0, result.output
@@ -69,7 +78,7 @@ def test_an_unknown_benchmark_is_named():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where there is no GPU")
-@pytest.mark.parametrize("name", ["gpu-sampling", "gpu-gather", "gpu-epoch", "gpu-tiers"])
+@pytest.mark.parametrize("name", ["gpu-sampling", "gpu-gather", "gpu-epoch", "gpu-tiers", "gpu-attend"])
 def test_a_benchmark_of_the_gpu_says_that_there_is_none(name):
     result = runner.invoke(app, ["bench", name, "--scale", "0.002"])
     assert result.exit_code == 2

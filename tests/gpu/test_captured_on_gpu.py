@@ -30,7 +30,7 @@ def test_a_captured_run_learns_what_a_plain_one_learns(data, mode, precision):
             assert torch.allclose(a, b, rtol=0.05, atol=0.02)
 
 
-@pytest.mark.parametrize("model", ["sage", "gcn"])
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat"])
 def test_replays_draw_new_dropout_and_give_the_gradients(data, model):
     loader = hr.loader.NeighborLoader(data, [8, 5], "train", batch_size=128, device="cuda", drop_last=True)
     batches = list(loader)[:12]
@@ -66,5 +66,3 @@ def test_replays_draw_new_dropout_and_give_the_gradients(data, model):
 def test_models_that_cannot_be_captured_are_refused(data):
     with pytest.raises(ValueError, match="normalises"):
         hr.train.node(data, options=hr.train.NodeOptions(norm="batch", device="cuda", capture=True))
-    with pytest.raises(ValueError, match="attention"):
-        hr.train.node(data, options=hr.train.NodeOptions(model="gat", device="cuda", capture=True))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from headrace.bench import aggregate, cache, gather, loader, sampling, train, whole_graph
+from headrace.bench import aggregate, attend, cache, gather, loader, sampling, train, whole_graph
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
@@ -27,6 +27,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "gather": gather.run,
     "cache": cache.run,
     "aggregate": aggregate.run,
+    "attend": attend.run,
     "loader": loader.run,
     "train": train.run,
     "whole-graph": whole_graph.run,
@@ -35,6 +36,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "gpu-gather": _on_gpu("gpu_gather"),
     "gpu-epoch": _on_gpu("gpu_epoch"),
     "gpu-tiers": _on_gpu("gpu_tiers"),
+    "gpu-attend": _on_gpu("gpu_attend"),
     "gpu-whole-graph": _on_gpu("gpu_whole_graph"),
 }
 

@@ -3,7 +3,7 @@
 from headrace.kernels._aggregate import aggregate, aggregate_reference
 from headrace.kernels._aggregate_sharded import aggregate_sharded, aggregate_sharded_reference
 from headrace.kernels._attend import attend, attend_pairs, attend_pairs_reference, attend_reference
-from headrace.kernels._dropout import draw_seed, dropout, dropout_reference
+from headrace.kernels._dropout import draw_seed, dropout, dropout_reference, seed_for
 from headrace.kernels._gather import gather, gather_reference
 from headrace.kernels._prepared import Prepared, prepare
 from headrace.kernels._sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
@@ -32,5 +32,6 @@ __all__ = [
     "gather_sharded_reference",
     "launch_for",
     "prepare",
+    "seed_for",
     "tune",
 ]

@@ -6,7 +6,7 @@ Neither messages nor scores are ever built, in the gradient neither (FlashAttent
 and head, the largest score and the sum of exp(score - largest), from which the gradient finds each coefficient again. With
 D_i = <grad_i, out_i> and dropout's factor m the gradient of a score is alpha * (m * <grad_i, x_j> - D_i). A pass over the rows
 gives the gradients of `target` and `attention`, a pass over the transpose those of `x` and `source`. Every row has one writer that
-takes its entries in order, so any number of threads gives the same bits.
+takes its entries in order, so any number of threads gives the same bits. On a GPU the same is done by Triton kernels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def attend(
     slope: float = 0.2,
     self_loops: bool = False,
     dropout: float = 0.0,
-    seed: int = 0,
+    seed: int | Tensor = 0,
     reverse: Rows | None = None,
     threads: int | None = None,
 ) -> Tensor:
@@ -44,19 +44,16 @@ def attend(
     Velickovic et al., "Graph attention networks", ICLR 2018. `source` is [n, heads] and `target` [rows, heads]; row i is the
     node of source i. An empty row gives 0. With `self_loops` a row has exactly one entry for itself, whatever it has already.
     `dropout` zeroes that share of the coefficients and scales up the others; which ones is a function of the seed, the entry's
-    position and the head. Scores and sums of bf16 and fp16 rows are kept in fp32. `reverse` (a graph's cached
-    `graph.reverse()`) saves the gradient making its own transpose.
+    position and the head. On a GPU the seed may lie there (int64, one element): what a CUDA graph replays then draws anew. Scores
+    and sums of bf16 and fp16 rows are kept in fp32. `reverse` (a graph's cached `graph.reverse()`) saves the gradient making its
+    own transpose.
     """
     _check(x, indptr, indices, self_loops, dropout, seed, slope)
     rows, heads = indptr.shape[0] - 1, x.shape[1]
     _check_shape("source", source, (x.shape[0], heads), "[rows of x, heads]")
     _check_shape("target", target, (rows, heads), "[rows of indptr, heads]")
     wide = _attend_ops.sum_type(x.dtype)
-    if x.device.type != "cpu":  # no kernel of ours yet
-        options = {"slope": slope, "self_loops": self_loops, "dropout": dropout, "seed": seed}
-        return attend_reference(x, indptr, indices, source=source, target=target, **options)  # type: ignore[arg-type]
-    out: Tensor
-    out, _ = _attend_ops.attend(
+    return _attend_ops.attend(
         x.contiguous(),
         indptr.contiguous(),
         indices.contiguous(),
@@ -68,8 +65,7 @@ def attend(
         dropout,
         seed,
         thread_argument(threads),
-    )
-    return out
+    )[0]
 
 
 def attend_pairs(
@@ -82,7 +78,7 @@ def attend_pairs(
     slope: float = 0.2,
     self_loops: bool = False,
     dropout: float = 0.0,
-    seed: int = 0,
+    seed: int | Tensor = 0,
     reverse: Rows | None = None,
     threads: int | None = None,
 ) -> Tensor:
@@ -95,11 +91,7 @@ def attend_pairs(
     rows, heads, channels = indptr.shape[0] - 1, x.shape[1], x.shape[2]
     _check_shape("target", target, (rows, heads, channels), "[rows of indptr, heads, channels]")
     _check_shape("attention", attention, (heads, channels), "[heads, channels]")
-    if x.device.type != "cpu":
-        options = {"slope": slope, "self_loops": self_loops, "dropout": dropout, "seed": seed}
-        return attend_pairs_reference(x, indptr, indices, target=target, attention=attention, **options)  # type: ignore[arg-type]
-    out: Tensor
-    out, _ = _attend_ops.attend_pairs(
+    return _attend_ops.attend_pairs(
         x.contiguous(),
         indptr.contiguous(),
         indices.contiguous(),
@@ -111,8 +103,7 @@ def attend_pairs(
         dropout,
         seed,
         thread_argument(threads),
-    )
-    return out
+    )[0]
 
 
 def attend_reference(
@@ -184,7 +175,7 @@ def _weigh(x: Tensor, scores: Tensor, rows: Tensor, columns: Tensor, num_rows: i
     return scores.new_zeros(num_rows, *x.shape[1:]).index_add(0, rows, messages).to(x.dtype)
 
 
-def _check(x: Tensor, indptr: Tensor, indices: Tensor, self_loops: bool, dropout: float, seed: int, slope: float) -> None:
+def _check(x: Tensor, indptr: Tensor, indices: Tensor, self_loops: bool, dropout: float, seed: int | Tensor, slope: float) -> None:
     if x.dim() != 3 or x.shape[1] == 0 or x.shape[2] == 0:
         raise ValueError(f"x must be [n, heads, channels] with at least one head and channel, not of shape {tuple(x.shape)}")
     if x.dtype not in _FLOATS:
@@ -201,7 +192,10 @@ def _check(x: Tensor, indptr: Tensor, indices: Tensor, self_loops: bool, dropout
         raise ValueError(f"self_loops needs a row of x for each of the {indptr.shape[0] - 1} rows of indptr; x has {x.shape[0]}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
-    if not 0 <= seed < 2**63:
+    if isinstance(seed, Tensor):
+        if not (x.is_cuda and seed.device == x.device and seed.dtype == torch.int64 and seed.numel() == 1):
+            raise ValueError(f"a seed that is a tensor must be one int64 on the GPU of x, not {seed.dtype} on {seed.device}")
+    elif not 0 <= seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2**63 - 1, not {seed}")
     if not math.isfinite(slope):
         raise ValueError(f"slope must be a finite number, not {slope}")

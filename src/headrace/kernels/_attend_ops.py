@@ -1,6 +1,7 @@
 """The custom ops under `attend` and `attend_pairs`: what torch records, and what it calls for their gradients.
 
-Both ops have the same arguments but for the fourth and fifth: (source, target) of GAT, (target, attention) of GATv2.
+Both ops have the same arguments but for the fourth and fifth: (source, target) of GAT, (target, attention) of GATv2. Called
+directly, a seed may be a tensor on the device: what is captured then draws anew at every replay.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace.kernels import _attend_gpu
+from headrace.kernels._direct import direct
 
 
 def sum_type(dtype: torch.dtype) -> torch.dtype:
@@ -20,8 +23,7 @@ def sum_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-@torch.library.custom_op("headrace::attend", mutates_args=())
-def attend(
+def _run_attend(
     x: Tensor,
     indptr: Tensor,
     indices: Tensor,
@@ -43,8 +45,7 @@ def attend(
     return _forward(x, indptr, indices, source, target, None, slope, self_loops, dropout, seed, threads)
 
 
-@torch.library.custom_op("headrace::attend_pairs", mutates_args=())
-def attend_pairs(
+def _run_attend_pairs(
     x: Tensor,
     indptr: Tensor,
     indices: Tensor,
@@ -63,8 +64,7 @@ def attend_pairs(
     return _forward(x, indptr, indices, None, target, attention, slope, self_loops, dropout, seed, threads)
 
 
-@torch.library.custom_op("headrace::attend_backward", mutates_args=())
-def attend_backward(
+def _run_attend_backward(
     grad: Tensor,
     out: Tensor,
     peak: Tensor,
@@ -87,33 +87,19 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, source and target. One that is not needed is an empty tensor: an op returns tensors."""
     grads = _like(x, need_x), _like(source, need_source), _like(target, need_target)
-    threads = thread_count(threads or None)
-    _native.attend_gradient(
-        grad,
-        out,
-        peak,
-        x,
-        indptr,
-        indices,
-        **_transpose(x, indptr, indices, t_indptr, t_indices, t_permutation, threads) if need_x or need_source else _NO_TRANSPOSE,
-        source=source,
-        target=target,
-        attention=None,
-        grad_x=grads[0] if need_x else None,
-        grad_source=grads[1] if need_source else None,
-        grad_target=grads[2] if need_target else None,
-        grad_attention=None,
-        slope=slope,
-        self_loops=self_loops,
-        dropout=dropout,
-        seed=seed,
-        threads=threads,
-    )
+    asked = {
+        "grad_x": grads[0] if need_x else None,
+        "grad_source": grads[1] if need_source else None,
+        "grad_target": grads[2] if need_target else None,
+        "grad_attention": None,
+    }
+    given = {"source": source, "target": target, "attention": None, "slope": slope, "self_loops": self_loops}
+    transpose = (t_indptr, t_indices, t_permutation)
+    _backward(grad, out, peak, x, indptr, indices, transpose, threads, dropout=dropout, seed=seed, **asked, **given)
     return grads
 
 
-@torch.library.custom_op("headrace::attend_pairs_backward", mutates_args=())
-def attend_pairs_backward(
+def _run_attend_pairs_backward(
     grad: Tensor,
     out: Tensor,
     peak: Tensor,
@@ -136,48 +122,39 @@ def attend_pairs_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, target and attention."""
     grads = _like(x, need_x), _like(target, need_target), _like(attention, need_attention)
-    threads = thread_count(threads or None)
-    _native.attend_gradient(
-        grad,
-        out,
-        peak,
-        x,
-        indptr,
-        indices,
-        **_transpose(x, indptr, indices, t_indptr, t_indices, t_permutation, threads) if need_x else _NO_TRANSPOSE,
-        source=None,
-        target=target,
-        attention=attention,
-        grad_x=grads[0] if need_x else None,
-        grad_source=None,
-        grad_target=grads[1] if need_target else None,
-        grad_attention=grads[2] if need_attention else None,
-        slope=slope,
-        self_loops=self_loops,
-        dropout=dropout,
-        seed=seed,
-        threads=threads,
-    )
+    asked = {
+        "grad_x": grads[0] if need_x else None,
+        "grad_source": None,
+        "grad_target": grads[1] if need_target else None,
+        "grad_attention": grads[2] if need_attention else None,
+    }
+    given = {"source": None, "target": target, "attention": attention, "slope": slope, "self_loops": self_loops}
+    transpose = (t_indptr, t_indices, t_permutation)
+    _backward(grad, out, peak, x, indptr, indices, transpose, threads, dropout=dropout, seed=seed, **asked, **given)
     return grads
 
 
-_NO_TRANSPOSE = {"t_indptr": None, "t_indices": None, "t_position": None}
-
-
-def _transpose(
+def _backward(
+    grad: Tensor,
+    out: Tensor,
+    peak: Tensor,
     x: Tensor,
     indptr: Tensor,
     indices: Tensor,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    t_permutation: Tensor | None,
+    transpose: tuple[Tensor | None, Tensor | None, Tensor | None],
     threads: int,
-) -> dict[str, Any]:
-    """The transpose as given, or made if it is not, or not all of it."""
-    if t_indptr is None or t_indices is None or t_permutation is None or len(t_indptr) != len(x) + 1:
-        made = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)
-        return dict(zip(_NO_TRANSPOSE, made, strict=True))
-    return dict(zip(_NO_TRANSPOSE, (t_indptr, t_indices, t_permutation), strict=True))
+    **given: Any,
+) -> None:
+    if x.device.type != "cpu":
+        _attend_gpu.backward(grad, peak, x, indptr, indices, transpose, **given)
+        return
+    threads = thread_count(threads or None)
+    if given["grad_x"] is None and given["grad_source"] is None:
+        transpose = None, None, None
+    elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:  # type: ignore[arg-type]
+        transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)  # type: ignore[assignment]
+    given |= dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
+    _native.attend_gradient(grad, out, peak, x, indptr, indices, threads=threads, **given)
 
 
 def _like(tensor: Tensor, needed: bool) -> Tensor:
@@ -197,6 +174,10 @@ def _forward(
     seed: int,
     threads: int,
 ) -> tuple[Tensor, Tensor]:
+    if x.device.type != "cpu":
+        given = {"source": source, "target": target, "attention": attention, "slope": slope, "self_loops": self_loops}
+        given = {name: value.detach() if isinstance(value, Tensor) else value for name, value in given.items()}
+        return _attend_gpu.forward(x.detach(), indptr, indices, **given, dropout=dropout, seed=seed)
     named = {"x": x, "indptr": indptr, "indices": indices, "source": source, "target": target, "attention": attention}
     for name, tensor in named.items():
         if tensor is not None and tensor.device.type != "cpu":
@@ -262,7 +243,14 @@ def _gradient(backward: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callabl
     return of
 
 
-for _op, _backward_op in ((attend, attend_backward), (attend_pairs, attend_pairs_backward)):
-    _op.register_fake(_fake_forward)
-    _backward_op.register_fake(_fake_backward)
-    _op.register_autograd(_gradient(_backward_op), setup_context=_remember)
+def _registered(name: str, run: Callable[..., Any], run_backward: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
+    op = torch.library.custom_op(f"headrace::{name}", run, mutates_args=())
+    backward_op = torch.library.custom_op(f"headrace::{name}_backward", run_backward, mutates_args=())
+    op.register_fake(_fake_forward)
+    backward_op.register_fake(_fake_backward)
+    op.register_autograd(_gradient(backward_op), setup_context=_remember)
+    return direct(op, run, _remember, _gradient(run_backward))
+
+
+attend = _registered("attend", _run_attend, _run_attend_backward)
+attend_pairs = _registered("attend_pairs", _run_attend_pairs, _run_attend_pairs_backward)

@@ -31,15 +31,9 @@ def dropout(x: Tensor, rate: float = 0.5, *, relu: bool = False, seed: int | Non
         raise ValueError(f"rate must be from 0 to 1, not {rate}")
     if rate == 0:
         return torch.relu(x) if relu else x
-    if seed is None:
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # drawn by the device, at every replay
-            there = torch.randint(0, 2**62, (1,), device=x.device)
-            replayed: Tensor = _call(x, _dropped(rate), relu, there, 0)
-            return replayed
-        seed = draw_seed()
-    elif not 0 <= seed < 2**63:
+    if seed is not None and not 0 <= seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2**63 - 1, not {seed}")
-    out: Tensor = _call(x, _dropped(rate), relu, seed, thread_argument(threads))
+    out: Tensor = _call(x, _dropped(rate), relu, seed_for(x) if seed is None else seed, thread_argument(threads))
     return out
 
 
@@ -56,6 +50,13 @@ def dropout_reference(x: Tensor, rate: float, *, relu: bool = False, seed: int =
 def draw_seed() -> int:
     """A seed from torch's generator: what every random kernel uses when it is given none."""
     return int(torch.randint(0, 2**62, ()).item())
+
+
+def seed_for(x: Tensor) -> int | Tensor:
+    """`draw_seed`, or while a CUDA graph of work on `x` is captured a seed that the device draws at every replay."""
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return torch.randint(0, 2**62, (1,), device=x.device)
+    return draw_seed()
 
 
 def _dropped(rate: float) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.kernels import attend, attend_pairs, draw_seed
+from headrace.kernels import attend, attend_pairs, seed_for
 from headrace.nn.init import glorot, uniform, zeros
 from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_first, targets_of
 
@@ -113,7 +113,7 @@ class GATConv(nn.Module):
             "slope": self.slope,
             "self_loops": self.add_self_loops,
             "dropout": rate,
-            "seed": draw_seed() if rate else 0,
+            "seed": seed_for(rows) if rate else 0,
             "reverse": reverse_of(where, rows),
         }
 

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from headrace._arrays import as_ids, first_outside
 from headrace.graph import Dataset, Graph
 from headrace.kernels import gather
-from headrace.nn import GATConv
 from headrace.sample import Block, NeighborSampler
 
 _RANGE_BYTES = 256 << 20  # of rows computed at a time
@@ -82,13 +81,11 @@ def infer(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if device.type == "cpu":
         return walk(model, data.x, data.graph)
-    # Attention on a GPU has a message per edge until it has a kernel there.
-    if not any(isinstance(module, GATConv) for module in model.modules()):
-        try:
-            return walk(model, data.x.to(device), data.graph.derived(f"on {device}", lambda: data.graph.to(device)))
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            done = 0
+    try:
+        return walk(model, data.x.to(device), data.graph.derived(f"on {device}", lambda: data.graph.to(device)))
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        done = 0
     return walk(copy.deepcopy(model).cpu(), data.x, data.graph)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, WholeBatch
-from headrace.nn import GNN, GATConv, Layer
+from headrace.nn import GNN, Layer
 from headrace.pipeline import StageTimes, Trace
 from headrace.store import Store, Tiered, hot_order, rows_for
 from headrace.train.captured import CapturedStep
@@ -52,8 +52,6 @@ class NodeRecipe:
         if options.capture:
             if _normalises_batches(model):
                 raise ValueError("capture pads batches, and this model normalises over them: train it without capture")
-            if any(isinstance(module, GATConv) for module in model.modules()):
-                raise ValueError("attention on a GPU waits for the sizes of its rows, which a replay cannot: train without capture")
             self.captured = CapturedStep(self.model, self._loss_of)
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:

@@ -1,0 +1,175 @@
+"""Seconds and memory of a layer of attention over a whole graph, forward and backward: GAT and GATv2."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace import _native
+from headrace.bench.measure import Row, time_in_turn, time_row
+from headrace.bench.setting import Setting
+from headrace.graph import Graph
+from headrace.nn import GATConv
+
+WIDTH = 64  # of the features, and of all heads together
+PEER = "PyG {}"
+_EDGES = 4_000_000  # PyG holds several numbers per edge and channel: with these, about 6 GB
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of attention, and its heads."""
+
+    v2: bool
+    heads: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, {self.heads} x {WIDTH // self.heads}"
+
+    @property
+    def kind(self) -> str:
+        return "GATv2Conv" if self.v2 else "GATConv"
+
+    @property
+    def passes(self) -> int:
+        """How often the rows of all neighbours are read: forward, for the gradients of rows, and for those of columns, where GATv2
+        reads both the gradients and the targets."""
+        return 4 if self.v2 else 3
+
+    @property
+    def held(self) -> int:
+        """How many rows of a node a step holds at least: products, output, and the gradients of the products and the features."""
+        return 6 if self.v2 else 4
+
+    def ours(self) -> nn.Module:
+        return GATConv(WIDTH, WIDTH // self.heads, heads=self.heads, v2=self.v2)
+
+    def peer(self, like: nn.Module) -> nn.Module:
+        """PyG's layer with the same parameters."""
+        from torch_geometric import nn as pyg
+
+        layer: nn.Module = getattr(pyg, self.kind)(WIDTH, WIDTH // self.heads, heads=self.heads)
+        layer.load_state_dict(like.state_dict())
+        return layer
+
+
+CASES = tuple(Case(v2, heads) for v2 in (False, True) for heads in (4, 1))
+
+
+def run(setting: Setting) -> list[Row]:
+    """fp32, against PyG's layer with equal weights. The limit of time is a bare sum of the neighbours' rows for each time that
+    they must be read, and that of memory what a step must hold; products with the weights are in neither."""
+    graph = first_edges(setting.dataset().graph, _EDGES)
+    x = torch.randn(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))
+    torch.set_num_threads(setting.threads)
+    compare = setting.wants("pyg") and importlib.util.find_spec("torch_geometric") is not None
+    edges = graph.edge_index() if compare else None
+    graph.reverse()
+    bare, narrow = torch.empty_like(x), graph.indices.to(torch.int32)
+    rows = []
+    for case in CASES:
+        setting.progress(f"{case.name}, {graph.num_edges} edges")
+        torch.manual_seed(0)
+        layer = case.ours()
+        runs: dict[str, Callable[[], object]] = {"ours": stepper(layer, x, graph)}
+        if edges is not None:
+            runs[PEER.format(case.kind)] = stepper(case.peer(layer), x, edges)
+            check(*(run() for run in runs.values()))
+        runs["limit"] = lambda: _native.bare_sum(x, graph.indptr, narrow, bare, setting.threads)
+        seconds = time_in_turn(runs, repeats=setting.repeats)
+        seconds["limit"] *= case.passes
+        threads = f"{setting.threads} thread{'s' * (setting.threads > 1)}"
+        rows.append(time_row("attend", f"{case.name}, {threads}", "forward and backward", seconds))
+        if case.heads > 1:  # the heads change little of it
+            rows.append(memory_row("attend", case, graph.num_nodes, _resident(setting, graph, case, compare)))
+    return rows
+
+
+def first_edges(graph: Graph, count: int) -> Graph:
+    """The graph with the edges of its first rows alone, about so many; the other rows are empty."""
+    if graph.num_edges <= count:
+        return graph
+    rows = int(torch.searchsorted(graph.indptr, count))
+    end = int(graph.indptr[rows])
+    return Graph(graph.indptr.clamp(max=end), graph.indices[:end].clone())
+
+
+def stepper(layer: nn.Module, x: Tensor, where: Any) -> Callable[[], tuple[Tensor, Tensor]]:
+    """A training step of the layer alone: its rows, and the gradient of x."""
+    x = x.detach().requires_grad_()
+
+    def step() -> tuple[Tensor, Tensor]:
+        out = layer(x, where)
+        out.backward(out.detach())
+        found, x.grad = x.grad, None
+        layer.zero_grad()
+        assert found is not None
+        return out.detach(), found
+
+    return step
+
+
+def check(ours: Any, theirs: Any, *, tolerance: float = 1e-4) -> None:
+    """Sums of one graph in two orders: equal up to rounding."""
+    for name, found, expected in zip(("rows", "gradients"), ours, theirs, strict=True):
+        difference = float((found - expected).norm() / expected.norm())
+        if not difference < tolerance:
+            raise RuntimeError(f"the {name} of attention differ by {difference:.2g}: nothing is timed")
+
+
+def memory_row(bench: str, case: Case, nodes: int, peak: dict[str, float]) -> Row:
+    """Bytes that a step adds at its highest."""
+    rest = {name: size / 1e6 for name, size in peak.items()}
+    return Row(bench, case.name, "peak memory of a step", "MB", rest.pop("ours"), rest, 4 * nodes * WIDTH * case.held / 1e6)
+
+
+def _resident(setting: Setting, graph: Graph, case: Case, compare: bool) -> dict[str, float]:
+    """Bytes that a step adds to a process of its own at its highest."""
+    peak = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.pt"
+        torch.save((graph.indptr, graph.indices), path)
+        for name, peer in {"ours": False, PEER.format(case.kind): True}.items():
+            if peer and not compare:
+                continue
+            what = json.dumps({"path": str(path), "case": [case.v2, case.heads], "peer": peer, "threads": setting.threads})
+            done = subprocess.run([sys.executable, "-m", __name__, what], capture_output=True, text=True, check=True)
+            peak[name] = max(float(done.stdout), 1.0)
+    return peak
+
+
+def _measure(path: str, case: list[Any], peer: bool, threads: int) -> int:
+    """In the process of its own: how far a step raises the resident memory."""
+    torch.set_num_threads(threads)
+    kind = Case(*case)
+    small, graph = Graph.from_edges([0, 1], [1, 0]), Graph(*torch.load(path))
+    layer = kind.peer(kind.ours()) if peer else kind.ours()
+    where = [small.edge_index(), graph.edge_index()] if peer else [small, graph]
+    if not peer:
+        graph.reverse()
+    stepper(layer, torch.ones(2, WIDTH), where[0])()  # threads and libraries are there from here on
+    step = stepper(layer, torch.ones(graph.num_nodes, WIDTH), where[1])
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the highest so far
+    before = _status("VmRSS:")
+    step()
+    return _status("VmHWM:") - before
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) << 10
+
+
+if __name__ == "__main__":
+    print(_measure(**json.loads(sys.argv[1])))

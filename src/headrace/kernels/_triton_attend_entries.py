@@ -1,0 +1,188 @@
+"""What the attention kernels of a GPU share: which entries a program takes, what dropout keeps of them, how rows are shared out.
+
+A program takes the entries of a row, all heads together (or some, where rows are wide), a tile of them at a time: every lane of the
+tile sums on its own, and the lanes are added up once, at the end. A long row is cut into groups; each leaves its sums in a slot,
+and one more program adds the slots. All of it happens in a fixed order and without atomics, so the bits are always the same.
+How the rows are cut is decided on the device: nothing here waits for it, and a launch can be captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headrace import _native
+
+_ATTEND = tl.constexpr(5)  # Purpose::attend of native/philox.h
+GROUP = 1024  # entries of a group; rows up to twice as long stay whole
+_WHOLE = 1 << 16  # with no more entries than this altogether no row is cut
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def span(indptr, begins, rows, own_rows, slots, combine: tl.constexpr, group: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The row of a program, its first entry and the one after its last, the end of the row's entries, the program's slot, and
+    whether it takes a group.
+
+    The first `slots` programs take the groups of long rows, since these take longest, the others whole rows. To `combine`, a
+    program adds up the slots of a row, which then stand for entries. A program that has nothing to do gets row -1. Where a row has
+    an entry of its own, as the first `own_rows` have, it stands at the end.
+    """
+    at = tl.program_id(0).to(tl.int64)
+    grouped = at < slots
+    used = tl.load(begins + rows, mask=grouped, other=0)  # of the slots: how many rows need is known on the device alone
+    low, high = tl.where(at < used, at * 0, rows), at * 0 + rows
+    while low < high:  # for the row whose slots hold this one: the first that ends after it
+        middle = (low + high) // 2
+        ended = tl.load(begins + middle + 1) <= at
+        low = tl.where(ended, middle + 1, low)
+        high = tl.where(ended, high, middle)
+    row = tl.where(grouped, low, at - slots)
+    inside = row < rows
+    begin = tl.load(indptr + row, mask=inside, other=0)
+    end = tl.load(indptr + row + 1, mask=inside, other=0)
+    slot = tl.load(begins + row, mask=inside & grouped, other=0)
+    if combine:
+        row = tl.where(inside & (slot == at), row, -1)
+        first, last = slot, tl.load(begins + row + 1, mask=row >= 0, other=0)
+        grouped = at < 0
+    else:
+        last = tl.where(inside & (row < own_rows), end + 1, end)
+        short = (slots == 0) | (last - begin <= 2 * group)
+        first = tl.where(grouped, begin + (at - slot) * group, begin)
+        last = tl.where(grouped, tl.minimum(first + group, last), last)
+        row = tl.where(inside & (grouped | short), row, -1)
+    return row, first, last, end, at, grouped
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def entries(indices, at, last, end, row, own_rows, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A tile of entries: where they stand, what they name, and which are there. One that names its row is not, if the row has an
+    entry of its own."""
+    entry = at + tl.arange(0, lanes).to(tl.int64)
+    there = entry < last
+    column = tl.load(indices + entry, mask=there & (entry < end), other=0).to(tl.int64)
+    own = entry == end
+    there = there & (own | (column != row) | (row >= own_rows))
+    return entry, tl.where(own, row, column), there
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def stream_key(key, seed, seed_there):  # type: ignore[no-untyped-def]
+    """The key of the draws: given, or made of a seed that lies on the device (stream_key of native/philox.h)."""
+    nothing = tl.zeros([1], tl.uint32)
+    k0, k1, _, _ = tl.philox(tl.load(seed), nothing, nothing, nothing, nothing + _ATTEND)
+    return tl.where(seed_there != 0, tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0), key)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def factors(key, position, first_head, dropped, kept: tl.constexpr, width: tl.constexpr, wide: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What dropout multiplies coefficients by: word `head % 4` of the block (head // 4, position) decides.  # -> [lanes, width]"""
+    if width >= 4:  # heads begin with a multiple of four: a block serves four of them
+        block = (first_head // 4 + tl.arange(0, width // 4))[None, :] + (position * 0)[:, None]
+        spot = position[:, None] + block * 0
+        low, high = (spot & 0xFFFFFFFF).to(tl.uint32), (spot >> 32).to(tl.uint32)
+        w0, w1, w2, w3 = tl.philox(key, block.to(tl.uint32), low, high, (block * 0).to(tl.uint32))
+        word = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [position.shape[0], width])
+    else:
+        low, high = (position & 0xFFFFFFFF).to(tl.uint32), (position >> 32).to(tl.uint32)
+        block = (first_head // 4 + position * 0).to(tl.uint32)
+        w0, w1, w2, w3 = tl.philox(key, block, low, high, (position * 0).to(tl.uint32))
+        place = ((first_head + tl.arange(0, width)) % 4)[None, :]
+        early = tl.where(place == 0, w0[:, None], w1[:, None])
+        word = tl.where(place < 2, early, tl.where(place == 2, w2[:, None], w3[:, None]))
+    nothing = tl.zeros([position.shape[0], width], tl.float64 if wide else tl.float32)
+    return tl.where(word.to(tl.int64) >= dropped, nothing + kept, nothing)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def positions(permutation, entry, there, end, row, count, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where entries stand in the rows: dropout is a function of it. A row's own entry stands behind all others."""
+    position = entry
+    if reverse:
+        position = tl.load(permutation + entry, mask=there & (entry < end), other=0).to(tl.int64)
+    return tl.where(entry == end, count + row, position)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def leaky(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.where(value > 0, value, value * slope)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def rise(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The slope of `leaky` there."""
+    return tl.where(value > 0, 1.0, tl.full(value.shape, slope, value.dtype))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How many entries, heads and channels a program looks at together. All but `lanes` are padded to powers of two."""
+
+    lanes: int
+    heads: int
+    channels: int
+    warps: int
+
+    @classmethod
+    def of(cls, heads: int, channels: int, *, numbers: int = 1024, lanes: int | None = None, warps: int | None = None) -> Tile:
+        """A tile of about so many numbers."""
+        wide = triton.next_power_of_2(channels)
+        together = min(triton.next_power_of_2(heads), max(512 // wide, 1))
+        lanes = min(max(numbers // (together * wide), 2), 32) if lanes is None else lanes
+        return cls(lanes, together, wide, warps or min(max(lanes * together * wide // 1024, 1), 8))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The groups of the long rows: how many the rows before each have, and how many there are at most."""
+
+    begins: Tensor  # [rows + 1]
+    slots: int
+
+    @classmethod
+    def of(cls, indptr: Tensor, count: int, own_rows: int, group: int = GROUP) -> Cut | None:
+        """`own_rows`: how many rows have an entry of their own beside those of `indptr`. Without long rows: None."""
+        if count + own_rows <= (_WHOLE if group == GROUP else 2 * group):
+            return None
+        lengths = indptr.diff()
+        lengths[:own_rows] += 1
+        groups = torch.where(lengths > 2 * group, (lengths + group - 1) // group, 0)
+        begins = torch.zeros_like(indptr)
+        torch.cumsum(groups, 0, out=begins[1:])
+        return cls(begins, (count + own_rows) * 3 // (2 * group) + 1)  # only the last group of a row may be short
+
+
+def launch(run: Callable[..., None], cut: Cut | None, rows: int) -> None:
+    """Calls run(programs, slots, combine)."""
+    slots = 0 if cut is None else cut.slots
+    run(slots + rows, slots, combine=False)
+    if slots:
+        run(slots, slots, combine=True)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Dropout as the kernels take it."""
+
+    key: int | Tensor
+    dropped: int
+    kept: float
+
+    @classmethod
+    def of(cls, dropout: float, seed: int | Tensor) -> Draws:
+        key = seed if isinstance(seed, Tensor) else _native.stream_key(seed, 0, 0, _ATTEND.value) if dropout else 0
+        if isinstance(key, int) and key >= 2**63:
+            key -= 2**64
+        return cls(key, int(dropout * 4294967296.0), 1 / (1 - dropout))
+
+    def arguments(self, like: Tensor) -> dict[str, Any]:
+        """`like` is any int64 array, read in place of a seed that is not there."""
+        there = isinstance(self.key, Tensor)
+        given = {"key": 0, "seed": self.key} if there else {"key": self.key, "seed": like}
+        return {**given, "seed_there": int(there), "dropped": self.dropped, "kept": self.kept, "drops": self.dropped > 0}
