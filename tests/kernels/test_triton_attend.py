@@ -66,7 +66,7 @@ both([6, 0, 9, 1], 9, 2, 2, self_loops=True, dropout=0.4, seed=2**40)
 both([25, 0, 10], 6, 8, 4, group=5, self_loops=True, dropout=0.4)
 both([11, 3], 4, 5, 3, group=4, dropout=0.4)
 both([1] * 13, 2, 1, 3, group=6)  # a hub among the sources
-both([3], 4, 6, 512, dropout=0.3)  # programs of one head each
+both([2], 2, 5, 512, dropout=0.3)  # programs of one head each
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
     both([5, 0, 9], 6, 4, 16, dtype=dtype, self_loops=True)
 for name in ("x", "target", "attention" if pairs else "source"):
@@ -77,6 +77,14 @@ for _ in range(2):
     runs.append(both([20, 2], 6, 2, 6, dtype=torch.float32, dropout=0.5, group=8))
 (out, found), (again, others) = runs
 assert torch.equal(out, again) and all(torch.equal(found[name], others[name]) for name in found)
+indptr, indices = torch.tensor([0, 2, 4, 5]), torch.tensor([0, 1, 2, 3, 1])
+x, source, target, attention = torch.randn(4, 3, 5), torch.randn(4, 3), torch.randn(3, 3, 5), torch.randn(3, 5)
+x[0, 1, 2] = float("nan")  # which stays in its rows and its head
+more = {"target": target, "attention": attention} if pairs else {"source": source, "target": target[..., 0].contiguous()}
+expected = (attend_pairs_reference if pairs else attend_reference)(x, indptr, indices, **more)
+given = {"source": None, "attention": None, **more, "slope": 0.2, "self_loops": False, "dropout": 0.0, "seed": 0}
+found, _ = _attend_gpu.forward(x, indptr, indices, **given)
+assert expected.isnan().any() and torch.allclose(found, expected, atol=1e-5, equal_nan=True)
 print("equal")
 """
 

@@ -122,7 +122,7 @@ def rise(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Tile:
-    """How many entries, heads and channels a program looks at together. All but `lanes` are padded to powers of two."""
+    """How many entries, heads and channels a program looks at together: powers of two, so that some may be padding."""
 
     lanes: int
     heads: int
