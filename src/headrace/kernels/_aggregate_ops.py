@@ -62,6 +62,7 @@ def _run(
             weight=None if weight is None else weight.detach(),
             position=None,
             scale=scale,
+            row_scale=row_scale,
             where=where if reduce == "max" else None,
             threads=workers,
         )
@@ -70,7 +71,7 @@ def _run(
         if "out of range" in message:
             message = _what_is_wrong(x, indices, ids, workers) or message
         raise ValueError(message) from None
-    return out if row_scale is None else out.mul_(row_scale.unsqueeze(1)), where
+    return out, where
 
 
 def _what_is_wrong(x: Tensor, indices: Tensor, ids: Tensor | None, threads: int) -> str | None:
@@ -146,11 +147,10 @@ def _run_backward(
                 weight=weight,
                 position=None if weight is None else t_permutation,
                 scale=share,
+                row_scale=scale,
                 where=None,
                 threads=threads,
             )
-        if scale is not None:
-            grad_x.mul_(scale.unsqueeze(1))
         if ids is not None:  # ids may repeat: rows of one id add up
             grad_x = torch.zeros_like(x).index_add_(0, ids.long(), grad_x)
     if need_weight:
