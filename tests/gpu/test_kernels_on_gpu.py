@@ -263,6 +263,13 @@ def test_tensors_on_two_devices_are_named(graph):
         aggregate(torch.randn(graph.num_nodes, 4, device="cuda"), graph.indptr, graph.indices)
 
 
+def test_what_was_prepared_for_another_graph_is_refused(graph):
+    other = hr.generate.community(nodes=400, edges=9_000, classes=3, features=0).graph
+    there = graph.to("cuda")
+    with pytest.raises(ValueError, match="prepared is of 400 rows with 9000 entries, but these are 500 rows"):
+        aggregate(torch.zeros(500, 4, device="cuda"), there.indptr, there.indices, prepared=prepare(other))
+
+
 @pytest.mark.parametrize("relu", [False, True])
 def test_dropout_keeps_the_mean_and_its_gradient_the_mask(relu):
     x = torch.randn(1000, 100, device="cuda").requires_grad_()
