@@ -157,6 +157,16 @@ def test_every_launch_gives_the_same_bits_twice(graph, name):
     assert torch.equal(runs[0][1], runs[1][1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_infinities_go_no_further_than_their_neighbours(graph, dtype):
+    x = torch.randint(-4, 5, (graph.num_nodes, 33)).to(dtype)
+    x[3, 0], x[4, 1], x[5, 2], x[6, 2], x[7, 2] = float("nan"), float("inf"), -float("inf"), float("inf"), float("inf")
+    expected, there = aggregate_reference(x, graph.indptr, graph.indices), graph.to("cuda")
+    found = aggregate(x.cuda(), there.indptr, there.indices, launch=LAUNCHES["window"]).cpu()
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found[~found.isnan()], expected[~found.isnan()])
+
+
 def test_repeated_ids_have_the_same_gradient_twice(graph):
     x = torch.randn(20, 64, device="cuda", requires_grad=True)
     ids = torch.randint(0, 20, (graph.num_nodes,), device="cuda")
