@@ -107,7 +107,7 @@ def launch_for(
         heaviest = max_degree / plain.entries * _TURN
         everything = 0.0 if rows is None else rows * mean_degree * width * dtype.itemsize / _RATE
         if heaviest > 0.1 * everything:
-            return replace(plain, variant="split", group=1024)
+            return replace(plain, variant="split", group=1024, entries=max(plain.entries, 8))  # groups are long
     return plain
 
 
