@@ -157,6 +157,16 @@ def test_every_launch_gives_the_same_bits_twice(graph, name):
     assert torch.equal(runs[0][1], runs[1][1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_infinities_go_no_further_than_their_neighbours(graph, dtype):
+    x = torch.randint(-4, 5, (graph.num_nodes, 33)).to(dtype)
+    x[3, 0], x[4, 1], x[5, 2], x[6, 2], x[7, 2] = float("nan"), float("inf"), -float("inf"), float("inf"), float("inf")
+    expected, there = aggregate_reference(x, graph.indptr, graph.indices), graph.to("cuda")
+    found = aggregate(x.cuda(), there.indptr, there.indices, launch=LAUNCHES["window"]).cpu()
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found[~found.isnan()], expected[~found.isnan()])
+
+
 def test_repeated_ids_have_the_same_gradient_twice(graph):
     x = torch.randn(20, 64, device="cuda", requires_grad=True)
     ids = torch.randint(0, 20, (graph.num_nodes,), device="cuda")
@@ -261,6 +271,13 @@ def test_tuning_keeps_the_fastest_launch_in_a_file(tmp_path):
 def test_tensors_on_two_devices_are_named(graph):
     with pytest.raises(ValueError, match="indptr is on cpu, x is on cuda"):
         aggregate(torch.randn(graph.num_nodes, 4, device="cuda"), graph.indptr, graph.indices)
+
+
+def test_what_was_prepared_for_another_graph_is_refused(graph):
+    other = hr.generate.community(nodes=400, edges=9_000, classes=3, features=0).graph
+    there = graph.to("cuda")
+    with pytest.raises(ValueError, match="prepared is of 400 rows with 9000 entries, but these are 500 rows"):
+        aggregate(torch.zeros(500, 4, device="cuda"), there.indptr, there.indices, prepared=prepare(other))
 
 
 @pytest.mark.parametrize("relu", [False, True])
