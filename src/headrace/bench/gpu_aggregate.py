@@ -97,6 +97,7 @@ def _one_shape(setting: Setting, name: str, shape: Shape, rate: float) -> Row:
         Launch("row", columns=64, entries=8, warps=1, stages=3),
         Launch("row", columns=64, entries=4, warps=1, stages=1),
         Launch("row", columns=64, entries=2, rows=4, warps=1, stages=1),
+        Launch("split", columns=64, entries=2, rows=4, warps=1, stages=1, group=256),
         Launch("split", columns=64, entries=8, warps=1, stages=3, group=1024),
         Launch("window", columns=64, entries=16, warps=4, stages=2),
     ]
@@ -111,7 +112,7 @@ def _one_shape(setting: Setting, name: str, shape: Shape, rate: float) -> Row:
 def _ordered(setting: Setting, device: torch.device, rate: float) -> list[Row]:
     """Communities whose ids say nothing, and the same in the order that is found for them."""
     setting.progress("reordering a graph of communities")
-    plain = communities(200_000, 32, 100, torch.Generator(device).manual_seed(0))
+    plain = communities(400_000, 32, 100, torch.Generator(device).manual_seed(0))
     graph = Graph(plain.indptr.cpu(), plain.indices.cpu())
     graph = graph.reordered(torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(0)))
     found = graph.reordered(rabbit(graph, threads=setting.threads))

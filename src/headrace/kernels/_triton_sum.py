@@ -145,7 +145,8 @@ def sum_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> Tenso
     if split:
         heavy, firsts, begins, ends = plan
         parts = out.new_empty(len(begins), out.shape[1], dtype=torch.float64 if out.dtype == torch.float64 else torch.float32)
-        _launch(replace(work, row_scale=None, reduce="sum"), begins, ends, parts, launch)
+        groups = replace(launch, rows=1, entries=max(launch.entries, 8))  # they are long, and one is enough for a program
+        _launch(replace(work, row_scale=None, reduce="sum"), begins, ends, parts, groups)
     _launch(work, work.indptr[:-1], work.indptr[1:], out, launch, limit=launch.group if split else -1)
     if split:
         with on(out.device):
@@ -169,7 +170,7 @@ def sum_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> Tenso
 
 def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launch, *, limit: int = -1) -> None:
     x, count, width = work.x, len(begins), work.x.shape[1]
-    rows = launch.rows if launch.variant == "row" or limit >= 0 else 1  # groups are long, and one is enough for a program
+    rows = launch.rows
     plain = work.weight is None and work.ids is None and work.taken is None
     with on(x.device):
         sum_kernel[triton.cdiv(count, rows), triton.cdiv(width, launch.columns)](

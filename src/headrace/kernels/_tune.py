@@ -15,7 +15,7 @@ from headrace.kernels._tuned import read_table, tuning_path, write_table
 from headrace.kernels._work import Work
 from headrace.kernels.launch import H200, Launch, Table
 
-_DEGREES = {"few": 3, "some": 10, "many": 48}
+_DEGREES = {"few": 3, "alike": 48, "many": 48}
 _TYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 _BYTES = 2 << 30  # of rows that one trial reads: well beyond what caches hold
 
@@ -49,13 +49,14 @@ def tune(
 
 def candidates(bucket: str) -> Iterator[Launch]:
     """What is tried: the launch that comes with the package, and others of one warp around it."""
-    _, width, degree = _parts(bucket)
+    _, width, _ = _parts(bucket)
     yield H200[bucket]
     columns = sorted({c for c in (1, 16, 32, 64, 128) if min(width, 16) <= c <= min(width, 128)}, reverse=True)[:2]
-    rows = (1, 2, 4) if degree == "few" else (1,)
-    for block, entries, stages, together in product(columns, (4, 8, 16, 32), (1, 3), rows):
-        if 128 <= block * entries * together <= 4096 or block == 1:
-            launch = replace(H200[bucket], columns=block, entries=entries, stages=stages, rows=together, warps=1)
+    alone = product((4, 8, 16, 32), (1, 3), (1,))
+    shared = product((2, 4), (1,), (2, 4, 8))
+    for block, (entries, stages, rows) in product(columns, [*alone, *shared]):
+        if 128 <= block * entries * rows <= 4096 or block == 1:
+            launch = replace(H200[bucket], columns=block, entries=entries, stages=stages, rows=rows, warps=1)
             if launch != H200[bucket]:
                 yield launch
 
@@ -73,14 +74,18 @@ def _fastest(bucket: str, device: torch.device) -> Launch:
 
 
 def _trial(bucket: str, device: torch.device) -> Work:
-    """Rows of equal degree with neighbours at random: what a row costs, without the help of an order."""
+    """Neighbours at random, without the help of an order: as many in every row, or up to four times the mean where they differ."""
     size, width, degree = _parts(bucket)
     each = _DEGREES[degree]
     rows = max(min(_BYTES // (each * max(width, 16) * size), 4_000_000), 1_000)
     generator = torch.Generator(device).manual_seed(0)
-    indices = torch.randint(0, rows, (rows * each,), device=device, dtype=torch.int32, generator=generator)
+    degrees = torch.full((rows,), each, device=device)
+    if degree == "many":
+        degrees = (4 * each * torch.rand(rows, device=device, generator=generator) ** 3).long()
+    indptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
+    indices = torch.randint(0, rows, (int(indptr[-1]),), device=device, dtype=torch.int32, generator=generator)
     x: Tensor = torch.rand(rows, width, device=device, generator=generator).to(_TYPES[size])
-    return Work(x, torch.arange(0, rows * each + 1, each, device=device), indices)
+    return Work(x, indptr, indices)
 
 
 def _parts(bucket: str) -> tuple[int, int, str]:

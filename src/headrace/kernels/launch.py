@@ -61,21 +61,22 @@ class Launch:
 Table = Mapping[str, Launch]  # bucket -> how rows of it are launched, heavy ones and windows aside
 
 _WIDTHS = (1, 16, 32, 64, 128, 256)
-_DEGREES = {"few": 5.0, "some": 16.0, "many": float("inf")}
+_DEGREES = ("few", "alike", "many")
+_FEW = 16.0  # neighbours in the mean
 _HEAVY = 2048  # entries below which a row is never cut
 _TURN = 0.7e-6  # seconds of one turn of a program's loop, which waits for ids and then for rows
 _RATE = 4e12  # bytes per second of the whole device
-_WINDOW_REUSE = {2: 2.5, 4: 4.0}  # by bytes of an element: from which reuse in a window its products pay
+_WINDOW_REUSE = {2: 2.5}  # by bytes of an element: from which reuse in a window its products pay; exact ones of fp32 never did
 
 
-def bucket_of(*, mean_degree: float, width: int, dtype: torch.dtype) -> str:
-    """What launches are tabled by: bytes of an element, width and mean degree, each in a few classes.
+def bucket_of(*, mean_degree: float, width: int, dtype: torch.dtype, alike: bool = False) -> str:
+    """What launches are tabled by: bytes of an element, width, and whether neighbours are few, alike in number, or many.
 
     >>> bucket_of(mean_degree=50, width=100, dtype=torch.float32)
     '4 bytes, width 128, degree many'
     """
     wide = next((w for w in _WIDTHS if width <= w), _WIDTHS[-1])
-    degree = next(name for name, most in _DEGREES.items() if mean_degree <= most)
+    degree = "few" if mean_degree <= _FEW else "alike" if alike else "many"
     return f"{dtype.itemsize} bytes, width {wide}, degree {degree}"
 
 
@@ -99,15 +100,16 @@ def launch_for(
     >>> launch_for(mean_degree=50, max_degree=20_000, width=100, dtype=torch.float32).variant
     'split'
     """
-    plain = (H200 if table is None else table)[bucket_of(mean_degree=mean_degree, width=width, dtype=dtype)]
+    alike = degree_cv is not None and degree_cv <= 0.5
+    plain = (H200 if table is None else table)[bucket_of(mean_degree=mean_degree, width=width, dtype=dtype, alike=alike)]
     if rho_w is not None and width >= 16 and rho_w >= _WINDOW_REUSE.get(dtype.itemsize, float("inf")):
         columns = min(max(power_of_two(width), 16), 256 // dtype.itemsize)
         return Launch("window", columns=columns, entries=16, warps=4, stages=2, window=16)
-    if max_degree is not None and max_degree > _HEAVY and (degree_cv is None or degree_cv > 0.5):
+    if max_degree is not None and max_degree > _HEAVY and not alike:
         heaviest = max_degree / plain.entries * _TURN
         everything = 0.0 if rows is None else rows * mean_degree * width * dtype.itemsize / _RATE
         if heaviest > 0.1 * everything:
-            return replace(plain, variant="split", group=1024, entries=max(plain.entries, 8))  # groups are long
+            return replace(plain, variant="split", group=256 if plain.rows > 1 else 1024)
     return plain
 
 
@@ -116,8 +118,8 @@ def power_of_two(size: float) -> int:
     return 1 << max(int(-(-size // 1)) - 1, 0).bit_length()
 
 
-# (bytes, width) -> columns, entries, stages. More than one warp was slower throughout, and so was more than one stage where rows
-# are not aligned to 16 bytes: the copies of a pipeline need that.
+# (bytes, width) -> columns, entries, stages, where degrees are many and differ: a program per row. More than one warp was slower
+# throughout, and so was more than one stage where rows are not aligned to 16 bytes: the copies of a pipeline need that.
 _MEASURED = {
     (2, 1): (1, 32, 1),
     (2, 16): (16, 16, 1),
@@ -138,15 +140,17 @@ _MEASURED = {
     (8, 128): (64, 4, 1),
     (8, 256): (64, 4, 1),
 }
+_TILE = 2048  # bytes of x that a program of several rows has under way: four reads of 16 bytes a thread
 
 
 def _measured() -> dict[str, Launch]:
+    """Where degrees are few or alike, several rows share a program: it has as many reads under way, and there are fewer of them."""
     table = {}
     for (size, width), (columns, entries, stages) in _MEASURED.items():
-        row = Launch("row", columns=columns, entries=entries, warps=1, stages=stages)
+        shared = Launch("row", columns=columns, entries=2, rows=max(min(_TILE // (2 * columns * size), 16), 1), warps=1, stages=1)
+        differ = Launch("row", columns=columns, entries=entries, warps=1, stages=stages)
         for name in _DEGREES:
-            at = f"{size} bytes, width {width}, degree {name}"
-            table[at] = row if name == "many" else replace(row, entries=min(entries, 8 if name == "some" else 4), stages=1)
+            table[f"{size} bytes, width {width}, degree {name}"] = differ if name == "many" else shared
     return table
 
 
