@@ -70,7 +70,7 @@ CASES = tuple(Case(v2, heads) for v2 in (False, True) for heads in (4, 1))
 def run(setting: Setting) -> list[Row]:
     """fp32, against PyG's layer with equal weights. The limit of time is a bare sum of the neighbours' rows for each time that
     they must be read, and that of memory what a step must hold; products with the weights are in neither."""
-    graph = first_edges(setting.dataset().graph, _EDGES)
+    graph = first_rows(setting.dataset().graph, _EDGES)
     x = torch.randn(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))
     torch.set_num_threads(setting.threads)
     compare = setting.wants("pyg") and importlib.util.find_spec("torch_geometric") is not None
@@ -96,13 +96,12 @@ def run(setting: Setting) -> list[Row]:
     return rows
 
 
-def first_edges(graph: Graph, count: int) -> Graph:
-    """The graph with the edges of its first rows alone, about so many; the other rows are empty."""
+def first_rows(graph: Graph, count: int) -> Graph:
+    """A graph of the first nodes with about so many edges: their degrees stay, and sources beyond them are folded back."""
     if graph.num_edges <= count:
         return graph
     rows = int(torch.searchsorted(graph.indptr, count))
-    end = int(graph.indptr[rows])
-    return Graph(graph.indptr.clamp(max=end), graph.indices[:end].clone())
+    return Graph(graph.indptr[: rows + 1].clone(), graph.indices[: int(graph.indptr[rows])] % rows)
 
 
 def stepper(layer: nn.Module, x: Tensor, where: Any) -> Callable[[], tuple[Tensor, Tensor]]:

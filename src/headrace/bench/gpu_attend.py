@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from headrace.bench.attend import CASES, PEER, WIDTH, Case, check, first_edges, memory_row, stepper
+from headrace.bench.attend import CASES, PEER, WIDTH, Case, check, first_rows, memory_row, stepper
 from headrace.bench.gpu import copy_rate, needs_gpu, seconds_of
 from headrace.bench.measure import Row, time_row
 from headrace.bench.setting import Setting
@@ -27,7 +27,7 @@ def run(setting: Setting) -> list[Row]:
     device = needs_gpu()
     whole = setting.dataset().graph
     rate = 2 * copy_rate(device, repeats=setting.repeats)
-    few = first_edges(whole, _EDGES)
+    few = first_rows(whole, _EDGES)
     compare = setting.wants("pyg") and importlib.util.find_spec("torch_geometric") is not None
     rows = []
     for here in (few,) if few is whole else (few, whole):

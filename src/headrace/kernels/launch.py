@@ -62,7 +62,7 @@ Table = Mapping[str, Launch]  # bucket -> how rows of it are launched, heavy one
 
 _WIDTHS = (1, 16, 32, 64, 128, 256)
 _DEGREES = ("few", "alike", "many")
-_FEW = 16.0  # neighbours in the mean
+_FEW = 24.0  # neighbours in the mean
 _HEAVY = 2048  # entries below which a row is never cut
 _TURN = 0.7e-6  # seconds of one turn of a program's loop, which waits for ids and then for rows
 _RATE = 4e12  # bytes per second of the whole device
@@ -140,6 +140,7 @@ _MEASURED = {
     (8, 128): (64, 4, 1),
     (8, 256): (64, 4, 1),
 }
+_LINE = 256  # bytes of each of them at most
 _TILE = 2048  # bytes of x that a program of several rows has under way: four reads of 16 bytes a thread
 
 
@@ -147,7 +148,8 @@ def _measured() -> dict[str, Launch]:
     """Where degrees are few or alike, several rows share a program: it has as many reads under way, and there are fewer of them."""
     table = {}
     for (size, width), (columns, entries, stages) in _MEASURED.items():
-        shared = Launch("row", columns=columns, entries=2, rows=max(min(_TILE // (2 * columns * size), 16), 1), warps=1, stages=1)
+        block = min(columns, _LINE // size)
+        shared = Launch("row", columns=block, entries=2, rows=min(_TILE // (2 * block * size), 16), warps=1, stages=1)
         differ = Launch("row", columns=columns, entries=entries, warps=1, stages=stages)
         for name in _DEGREES:
             table[f"{size} bytes, width {width}, degree {name}"] = differ if name == "many" else shared
