@@ -153,6 +153,7 @@ class PartitionBuffer:
                 self._calls[generation] -= 1
                 if not self._calls[generation]:
                     del self._calls[generation]
+                if self._leaving or self._paused:
                     self._changed.notify_all()
 
     def touch(self, touched: torch.Tensor) -> None:

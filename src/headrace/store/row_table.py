@@ -130,18 +130,18 @@ class Turns:
     """Lets one call after the other work on rows: on a GPU also with respect to what other threads queued on their streams."""
 
     def __init__(self, device: torch.device) -> None:
-        self._gpu, self._lock = device.type == "cuda", threading.RLock()
+        self._device, self._lock = device, threading.RLock()
         self._last: torch.cuda.Event | None = None
 
     def __enter__(self) -> None:
         self._lock.acquire()
         if self._last is not None:
-            self._last.wait()  # type: ignore[no-untyped-call]
+            self._last.wait(torch.cuda.current_stream(self._device))
 
     def __exit__(self, *_: object) -> None:
-        if self._gpu:
+        if self._device.type == "cuda":
             self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._last.record()
+            self._last.record(torch.cuda.current_stream(self._device))
         self._lock.release()
 
     def settle(self) -> None:

@@ -58,10 +58,10 @@ class HostSlots:
         return self.count * self.layout.file_bytes
 
     def load(self, file: OpenFile, slot: int) -> None:
-        file.read(0, memoryview(self._maps[slot]))
+        file.read(0, memoryview(self._maps[slot])[: self.layout.file_bytes])
 
     def store(self, file: OpenFile, slot: int) -> None:
-        file.write(0, memoryview(self._maps[slot]))
+        file.write(0, memoryview(self._maps[slot])[: self.layout.file_bytes])
 
     def table(self, slot_of: Mapping[int, int]) -> HostTable:
         bases = torch.zeros(self.layout.partitions, dtype=torch.int64)
@@ -86,13 +86,7 @@ class DeviceSlots:
         self._staging: queue.SimpleQueue[list[_Stage]] = queue.SimpleQueue()
         for _ in range(transfers):
             self._staging.put([_Stage(self._piece) for _ in range(self.STAGES)])
-        self._transfers = transfers
-        shape, words = layout.shape, self._memory.view(torch.float32)
-        rows = self._memory.view(shape.dtype)
-        self._rows = rows.as_strided((count, shape.rows_per_part, shape.width), (rows.shape[1], shape.width, 1))
-        self._states = words.as_strided(
-            (count, shape.rows_per_part, shape.state), (words.shape[1], shape.state, 1), layout.state_offset // 4
-        )
+        self._rows, self._states = slot_views(layout, self._memory)
 
     @property
     def nbytes(self) -> int:
@@ -144,6 +138,14 @@ class DeviceSlots:
 
     def bytes_of(self, slot: int, begin: int, end: int) -> Tensor:
         return self._memory[slot, begin:end].cpu()
+
+
+def slot_views(layout: Layout, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and states where they lie in slots.  # [slots, bytes] -> [slots, rows_per_part, width], [slots, rows_per_part, state]"""
+    shape, rows, words = layout.shape, memory.view(layout.shape.dtype), memory.view(torch.float32)
+    count, long = len(memory), shape.rows_per_part
+    states = words.as_strided((count, long, shape.state), (words.shape[1], shape.state, 1), layout.state_offset // 4)
+    return rows.as_strided((count, long, shape.width), (rows.shape[1], shape.width, 1)), states
 
 
 class _Stage:
