@@ -147,24 +147,29 @@ def test_checkpoints_while_batches_are_in_flight_are_of_whole_adds(path: Path) -
 
 
 @pytest.fixture
-def small_files() -> Iterator[Callable[[int], None]]:
+def small_files() -> Iterator[Callable[[int | None], None]]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, before if size is None else (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("direct", ["auto", False])
-def test_files_that_may_not_grow(tmp_path: Path, small_files: Callable[[int], None], direct: object) -> None:
+def test_files_that_may_not_grow(tmp_path: Path, small_files: Callable[[int | None], None], direct: object) -> None:
+    small_files(8192)
+    with pytest.raises(OSError, match="file size limit is reached"):
+        Partitioned.create(tmp_path / "rows", 4000, 3, partitions=4, direct=direct)
+    assert not (tmp_path / "rows").exists()
+    small_files(None)
     Partitioned.create(tmp_path / "rows", 4000, 3, partitions=4, init=(0.1, 5))
     with Partitioned.open(tmp_path / "rows", capacity=2, direct=direct) as store:
         small_files(8192)
-        with pytest.raises(OSError, match="file size limit is reached: free some space and open the store again"):
+        with pytest.raises(OSError, match="file size limit is reached: free some space and begin again"):
             train_partitioned(store, orders.beta(4, 2))
         with pytest.raises(OSError, match="file size limit"):
             store.checkpoint()
         with pytest.raises(OSError, match="file size limit"):
             store.gather(torch.tensor([0]))
-        small_files(resource.RLIM_INFINITY)
+        small_files(None)
     with Partitioned.open(tmp_path / "rows", capacity=2) as store:
         assert torch.equal(everything(store), InMemory.create(4000, 3, init=(0.1, 5)).rows)
 
@@ -293,7 +298,7 @@ def test_errors_of_the_threads_reach_the_caller(path: Path, thread: str) -> None
         def broken(*_: object) -> None:
             raise ZeroDivisionError("of a thread")
 
-        setattr(store._buffer.slots, thread, broken)
+        setattr(store._moves.slots, thread, broken)
         with pytest.raises(RuntimeError, match="moving partitions failed: ZeroDivisionError"):
             train_partitioned(store, orders.beta(4, 2))
     assert not [t for t in threading.enumerate() if t.name.startswith("headrace-")]
@@ -303,8 +308,8 @@ def test_an_interrupt_while_waiting_leaves_no_threads(path: Path) -> None:
     """Ctrl-C in the midst of a hold whose partition does not come."""
     gate = threading.Event()
     with pytest.raises(KeyboardInterrupt), Partitioned.open(path, capacity=2) as store:
-        load = store._buffer.slots.load
-        store._buffer.slots.load = lambda file, slot: (gate.wait(5), load(file, slot))[1]  # type: ignore[method-assign]
+        load = store._moves.slots.load
+        store._moves.slots.load = lambda file, slot: (gate.wait(5), load(file, slot))[1]  # type: ignore[method-assign]
         timers = [threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT)), threading.Timer(0.4, gate.set)]
         for timer in timers:
             timer.start()

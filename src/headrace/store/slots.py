@@ -17,6 +17,7 @@ from torch import Tensor
 from headrace._pinned import pin_in_place
 from headrace.store.disk_access import PIECE, OpenFile
 from headrace.store.partition_files import Layout
+from headrace.store.pool import BufferPool
 from headrace.store.row_table import DeviceTable, HostTable
 
 _HUGE = 8 << 20  # as in native/memory.h
@@ -48,8 +49,9 @@ class Slots(Protocol):
 class HostSlots:
     """Slots in main memory."""
 
-    def __init__(self, layout: Layout, count: int, *, threads: int) -> None:
-        self.layout, self.count, self.device, self._threads = layout, count, torch.device("cpu"), threads
+    def __init__(self, layout: Layout, count: int, *, threads: int, pool: BufferPool | None) -> None:
+        self.layout, self.count, self.device = layout, count, torch.device("cpu")
+        self._threads, self._pool = threads, pool
         self._maps = [aligned_memory(layout.file_bytes) for _ in range(count)]
         self._memory = [torch.frombuffer(m, dtype=torch.uint8) for m in self._maps]
 
@@ -64,11 +66,12 @@ class HostSlots:
         file.write(0, memoryview(self._maps[slot])[: self.layout.file_bytes])
 
     def table(self, slot_of: Mapping[int, int]) -> HostTable:
-        bases = torch.zeros(self.layout.partitions, dtype=torch.int64)
+        addresses = [0] * self.layout.partitions
         for partition, slot in slot_of.items():
-            bases[partition] = self._memory[slot].data_ptr()
+            addresses[partition] = self._memory[slot].data_ptr()
+        bases = torch.tensor(addresses)
         states = torch.where(bases == 0, 0, bases + self.layout.state_offset)
-        return HostTable(self.layout.shape, bases, states, self._threads)
+        return HostTable(self.layout.shape, bases, states, self._threads, self._pool)
 
     def bytes_of(self, slot: int, begin: int, end: int) -> Tensor:
         return self._memory[slot][begin:end]
@@ -131,10 +134,10 @@ class DeviceSlots:
             self._staging.put(stages)
 
     def table(self, slot_of: Mapping[int, int]) -> DeviceTable:
-        where = torch.full((self.layout.partitions,), -1, dtype=torch.int64)
+        where = [-1] * self.layout.partitions
         for partition, slot in slot_of.items():
             where[partition] = slot
-        return DeviceTable(self.layout.shape, self._rows, self._states, where.to(self.device))
+        return DeviceTable(self.layout.shape, self._rows, self._states, torch.tensor(where, device=self.device))
 
     def bytes_of(self, slot: int, begin: int, end: int) -> Tensor:
         return self._memory[slot, begin:end].cpu()
