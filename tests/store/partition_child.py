@@ -24,7 +24,7 @@ def train(path: str, seed: int) -> None:
                 for step in walk:
                     for i, j in step.buckets:
                         with walk.hold((i, j)):
-                            update(store, len(pairs), store.rows_of(i), store.rows_of(j), store.state)
+                            update(store, len(pairs), store.rows_of(i), store.rows_of(j), store.state_width)
                         pairs.append((i, j))
                         if drawn.random() < 0.3:
                             store.checkpoint({"pairs": pairs})

@@ -26,7 +26,8 @@ class PartitionMoves:
         self.files, self.slots, self.disk = files, slots, disk
         self.turns = Turns(slots.device)
         self.reads, self.writes = BusyClock(), BusyClock()
-        self._touched = torch.zeros(files.layout.partitions, dtype=torch.uint8, device=slots.device)
+        with self.turns:  # so that streams of later turns see the zeros
+            self._touched = torch.zeros(files.layout.partitions, dtype=torch.uint8, device=slots.device)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 

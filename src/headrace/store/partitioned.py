@@ -141,7 +141,7 @@ class Partitioned:
         return self._files.layout.shape.width
 
     @property
-    def state(self) -> int:
+    def state_width(self) -> int:
         """Floats of optimizer state a row."""
         return self._files.layout.shape.state
 

@@ -84,7 +84,7 @@ class DeviceSlots:
 
     def __init__(self, layout: Layout, count: int, device: torch.device, *, transfers: int) -> None:
         self.layout, self.count, self.device = layout, count, device
-        self._memory = torch.zeros(count, layout.file_bytes, dtype=torch.uint8, device=device)
+        self._memory = torch.empty(count, layout.file_bytes, dtype=torch.uint8, device=device)
         self._piece = min(PIECE, layout.file_bytes)
         self._staging: queue.SimpleQueue[list[_Stage]] = queue.SimpleQueue()
         for _ in range(transfers):

@@ -29,6 +29,9 @@ class TrainedRows(Protocol):
     def width(self) -> int: ...
 
     @property
+    def state_width(self) -> int: ...
+
+    @property
     def nbytes(self) -> int: ...
 
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +75,8 @@ class InMemory:
             bases = [torch.tensor([max(x.data_ptr(), 1)]) for x in (self.rows, self.state)]
             self._table = HostTable(shape, bases[0], bases[1], thread_count(threads), pool)
         else:
-            here = torch.zeros(1, dtype=torch.int64, device=rows.device)
+            with self._turns:  # so that streams of later turns see what this one has made
+                here = torch.zeros(1, dtype=torch.int64, device=rows.device)
             self._table = DeviceTable(shape, self.rows.unsqueeze(0), self.state.unsqueeze(0), here)
 
     @classmethod
@@ -105,6 +109,11 @@ class InMemory:
     @property
     def width(self) -> int:
         return self.rows.shape[1]
+
+    @property
+    def state_width(self) -> int:
+        """Floats of optimizer state a row."""
+        return self.state.shape[1]
 
     @property
     def device(self) -> torch.device:
