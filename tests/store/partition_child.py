@@ -8,10 +8,9 @@ import os
 import random
 import sys
 
-from partition_cases import update
-
 from headrace.pipeline import orders
 from headrace.store import Partitioned
+from partition_cases import update
 
 
 def train(path: str, seed: int) -> None:
