@@ -37,9 +37,10 @@ class PartitionBuffer:
         self._visible: dict[int, int] = {}
         self._held: Counter[int] = Counter()
         self._going: set[int] = set()
-        self._leaving: deque[tuple[int, int]] = deque()  # partition, and the first generation without it
+        self._leaving: dict[int, int] = {}  # in the order in which they left: the first generation without the partition
         self._writing: set[int] = set()
-        self._table, self._generation = moves.slots.table({}), 0
+        self._table: HostTable | DeviceTable | None = None  # made when it is first used: many partitions may come and go before
+        self._generation = 0
         self._calls: Counter[int] = Counter()  # under way, by the generation they use
         self._adding, self._paused, self._closed = 0, False, False
         self._error: BaseException | None = None
@@ -132,6 +133,8 @@ class PartitionBuffer:
             if adds:
                 self._wait_for(lambda: not self._paused)
                 self._adding += 1
+            if self._table is None:
+                self._table = self.moves.slots.table(self._visible)
             table, generation = self._table, self._generation
             self._calls[generation] += 1
         try:
@@ -212,7 +215,9 @@ class PartitionBuffer:
         """What to load, in the order of need: what is needed sooner never waits for a slot that later ones took."""
 
         def ready() -> bool:
-            return bool(self._coming and self._free and self._coming[0][1] not in {*self._slot, *self._loading})
+            if not self._coming or not self._free:
+                return False
+            return self._coming[0][1] not in self._slot and self._coming[0][1] not in self._loading
 
         with self._changed:
             while not (ready() or self._closed or self._error):
@@ -238,14 +243,17 @@ class PartitionBuffer:
 
     def _next_write(self) -> int | None:
         def ready() -> bool:
-            return bool(self._leaving and not self._paused and min(self._calls, default=self._generation) >= self._leaving[0][1])
+            if not self._leaving or self._paused:
+                return False
+            return min(self._calls, default=self._generation) >= next(iter(self._leaving.values()))
 
         with self._changed:
             while not (ready() or self._closed or self._error):
                 self._changed.wait()
             if self._closed or self._error:
                 return None
-            partition, _ = self._leaving.popleft()
+            partition = next(iter(self._leaving))
+            del self._leaving[partition]
             self._writing.add(partition)
             return partition
 
@@ -258,17 +266,15 @@ class PartitionBuffer:
         """Take a partition out of the table; a writer does the rest."""
         if self._visible.pop(partition, None) is not None:
             self._publish()
-        self._leaving.append((partition, self._generation))
+        self._leaving[partition] = self._generation
         self._changed.notify_all()
 
-    def _is_leaving(self, partition: int) -> bool:
-        return partition in self._writing or any(p == partition for p, _ in self._leaving)
-
     def _is_here(self, partition: int) -> bool:
-        return partition in self._slot and not self._is_leaving(partition)
+        return partition in self._slot and partition not in self._leaving and partition not in self._writing
 
     def _publish(self) -> None:
-        self._table = self.moves.slots.table(self._visible)
+        """Calls from now on see what is visible now."""
+        self._table = None
         self._generation += 1
 
     def _wait_for(self, reached: Callable[[], bool]) -> None:

@@ -54,6 +54,7 @@ class HostSlots:
         self._threads, self._pool = threads, pool
         self._maps = [aligned_memory(layout.file_bytes) for _ in range(count)]
         self._memory = [torch.frombuffer(m, dtype=torch.uint8) for m in self._maps]
+        self._addresses = [memory.data_ptr() for memory in self._memory]
 
     @property
     def nbytes(self) -> int:
@@ -68,7 +69,7 @@ class HostSlots:
     def table(self, slot_of: Mapping[int, int]) -> HostTable:
         addresses = [0] * self.layout.partitions
         for partition, slot in slot_of.items():
-            addresses[partition] = self._memory[slot].data_ptr()
+            addresses[partition] = self._addresses[slot]
         bases = torch.tensor(addresses)
         states = torch.where(bases == 0, 0, bases + self.layout.state_offset)
         return HostTable(self.layout.shape, bases, states, self._threads, self._pool)
