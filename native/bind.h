@@ -24,6 +24,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 void bind_graph(nb::module_& m);
+void bind_order(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_attend(nb::module_& m);
 void bind_sample(nb::module_& m);

@@ -5,6 +5,7 @@ NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of Headrace. Every function releases the GIL and takes the number of threads.";
     m.attr("level") = headrace::vector_table().name;
     headrace::bind_graph(m);
+    headrace::bind_order(m);
     headrace::bind_rows(m);
     headrace::bind_attend(m);
     headrace::bind_sample(m);

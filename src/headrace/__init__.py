@@ -12,7 +12,7 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from headrace import kernels, loader, nn, pipeline, sample, store, train
-from headrace.graph import Dataset, Graph, HeteroGraph, generate, load
+from headrace.graph import Dataset, Graph, HeteroGraph, generate, load, reorder
 from headrace.graph import open_dataset as open
 
 __version__ = "0.1.0"
@@ -28,6 +28,7 @@ __all__ = [
     "nn",
     "open",
     "pipeline",
+    "reorder",
     "sample",
     "store",
     "train",

@@ -366,6 +366,63 @@ def test_nothing_is_differentiated_that_does_not_ask_for_it():
     assert not aggregate(torch.randn(3, 2), indptr, indices).requires_grad
 
 
+# ---- factors of sources and of rows
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("use_ids", [False, True])
+@pytest.mark.parametrize("which", ["scale", "row_scale", "both"])
+def test_factors_equal_the_reference_and_swap_in_the_gradient(reduce, weighted, use_ids, which):
+    graph = hr.Graph.from_edges(*np.random.default_rng(1).integers(0, COLUMNS, (2, 400)), COLUMNS)
+    factors = {name: powers(COLUMNS, torch.float32, seed) for seed, name in enumerate(("scale", "row_scale"))}
+    factors = {name: f for name, f in factors.items() if which in (name, "both")}
+    ids = whole(COLUMNS, torch.int64, seed=3, low=0, high=7) if use_ids else None
+    x, grad = torch.randn(COLUMNS, 17), torch.randn(COLUMNS, 17)
+    weight = torch.rand(400) if weighted else None
+    truth = with_gradients(aggregate_reference, x, graph.indptr, graph.indices, grad, weight, reduce=reduce, ids=ids, **factors)
+    for reverse in (None, graph.reverse()):
+        options = {"reduce": reduce, "ids": ids, "reverse": reverse, **factors}
+        for a, b in zip(with_gradients(aggregate, x, graph.indptr, graph.indices, grad, weight, **options), truth, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-4)
+
+
+def test_gcns_norm_is_two_factors():
+    graph = hr.generate.community(300, 3_000, features=0).graph
+    x, norm = torch.randn(300, 9, dtype=torch.float64), graph.degrees().clamp_min(1).double().rsqrt()
+    rows = torch.repeat_interleave(torch.arange(300), graph.degrees())
+    weighted = aggregate(x, graph.indptr, graph.indices, weight=norm[rows] * norm[graph.indices.long()])
+    torch.testing.assert_close(aggregate(x, graph.indptr, graph.indices, scale=norm, row_scale=norm), weighted)
+
+
+@pytest.mark.parametrize("reduce", REDUCES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_symmetric_graph_is_its_own_reverse(reduce, weighted):
+    source, target = np.random.default_rng(2).integers(0, 50, (2, 300))
+    graph = hr.Graph.from_edges(source, target, 50, undirected=True)
+    x, grad = torch.randn(50, 6), torch.randn(50, 6)
+    weight = torch.rand(graph.num_edges) if weighted else None
+    aliased = with_gradients(aggregate, x, graph.indptr, graph.indices, grad, weight, reduce=reduce, reverse=graph)
+    for a, b in zip(aliased, with_gradients(aggregate, x, graph.indptr, graph.indices, grad, weight, reduce=reduce), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)  # rows are in another order
+
+
+def test_wrong_factors_are_named():
+    indptr, indices = csr_of([2, 1], columns=3)
+    x = torch.zeros(3, 2)
+    with pytest.raises(ValueError, match=r"row_scale must have one number per row, \[2\] for 2 rows, not \[3\]"):
+        aggregate(x, indptr, indices, row_scale=torch.ones(3))
+    with pytest.raises(ValueError, match="scale goes with reduce='sum' or 'mean'"):
+        aggregate(x, indptr, indices, scale=torch.ones(3), reduce="max")
+
+
+def test_launch_and_prepared_change_nothing_on_the_cpu():
+    indptr, indices = csr_of(AWKWARD["ordinary"])
+    x = torch.randn(COLUMNS, 5)
+    launched = aggregate(x, indptr, indices, launch=hr.kernels.Launch("split", group=2))
+    assert torch.equal(launched, aggregate(x, indptr, indices))
+
+
 # ---- native calls
 
 
@@ -403,19 +460,21 @@ def test_position_and_scale_choose_and_scale_weights():
 
 
 @pytest.mark.parametrize("reduce", REDUCES)
-@pytest.mark.parametrize("variant", ["plain", "weighted", "ids", "reverse"])
+@pytest.mark.parametrize("variant", ["plain", "weighted", "ids", "reverse", "scaled"])
 def test_the_operators_are_well_formed(reduce, variant):
     graph = hr.Graph.from_edges([0, 1, 2, 2, 0], [1, 1, 0, 3, 3], 4)
     x = torch.randn(4, 3, requires_grad=True)
     weight = torch.rand(5, requires_grad=True) if variant == "weighted" else None
     ids = torch.tensor([3, 1, 1, 0]) if variant == "ids" else None
+    scales = (torch.rand(4), torch.rand(4)) if variant == "scaled" and reduce != "max" else (None, None)
     reverse = graph.reverse()
     transposed = (reverse.indptr, reverse.indices, reverse.permutation) if variant == "reverse" else (None, None, None)
-    arguments = (x, graph.indptr, graph.indices, weight, ids, *transposed, reduce, 1)
+    plans, launches = ([torch.arange(3)], [torch.arange(2), torch.arange(1)]), ("row,512,128,8,2,16,1,3", "")
+    arguments = (x, graph.indptr, graph.indices, weight, ids, *scales, *transposed, *plans, *launches, reduce, 1)
     torch.library.opcheck(torch.ops.headrace.aggregate, arguments)
     _, where = torch.ops.headrace.aggregate(*arguments)
-    detached = [a.detach() if isinstance(a, torch.Tensor) else a for a in arguments[:8]]
-    backward = (torch.randn(4, 3), *detached, where, reduce, True, weight is not None, 1)
+    detached = [a.detach() if isinstance(a, torch.Tensor) else a for a in arguments[:10]]
+    backward = (torch.randn(4, 3), *detached, plans[1], launches[1], where, reduce, True, weight is not None, 1)
     torch.library.opcheck(torch.ops.headrace.aggregate_backward, backward)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import headrace as hr
 from headrace.loader import NeighborLoader
-from headrace.loader.batch import WholeBatch
+from headrace.loader import WholeBatch
 from headrace.nn import GNN, GATConv, GCNConv, GINConv, SAGEConv
 from headrace.nn.gnn import KINDS
 

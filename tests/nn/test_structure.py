@@ -6,7 +6,8 @@ from torch import nn
 
 import headrace as hr
 from headrace.nn import GATConv, GCNConv, GINConv, SAGEConv, gcn, gin, sage
-from headrace.nn.structure import structure_of, transform_first
+from headrace.nn.order import transform_first
+from headrace.nn.structure import structure_of
 from headrace.sample import Block, NeighborSampler
 
 NODES, IN = 60, 8
@@ -72,7 +73,7 @@ def forced(monkeypatch, first):
     """Have every layer map before the sum, or after it; the list of calls tells whether one asked."""
     calls = []
 
-    def answer(where, wide, narrow):
+    def answer(where, wide, narrow, **how):
         calls.append((wide, narrow))
         return first
 

@@ -7,6 +7,7 @@ from headrace.cli.demo import demo
 from headrace.cli.import_ import import_command
 from headrace.cli.info import info
 from headrace.cli.predict import predict
+from headrace.cli.reorder import reorder
 from headrace.cli.report import report
 from headrace.cli.train import train
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command("import")(import_command)
 app.command("info")(info)
+app.command("reorder")(reorder)
 app.command("bench")(bench)
 app.add_typer(train)
 app.command("predict")(predict)

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from headrace.cli.options import refused, takes
+from headrace.cli.progress import progress_shown, terminable
 from headrace.graph.ingest import IngestError, IngestOptions, IngestReport, format_size, ingest
-
-_EVERY_SECONDS = 5.0
 
 
 @takes(IngestOptions)
@@ -33,7 +24,7 @@ def import_command(
     is complete; Ctrl-C leaves it as it was.
     """
     try:
-        with _terminable(), _progress() as progress:
+        with terminable(), progress_shown() as progress:
             report = ingest(options, progress)
     except KeyboardInterrupt:
         typer.echo(f"interrupted: {options.output} is as it was, and no temporary files are left", err=True)
@@ -65,55 +56,3 @@ def _print_summary(report: IngestReport) -> None:
         print(f"  {name:<20} {value}")
     for example in report.bad_examples:
         print(f"  skipped: {example}")
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Treat a request to terminate as Ctrl-C, so that temporary files go too."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread: signals are somebody else's
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Bars on a terminal; elsewhere a line per step and every few seconds, on standard error."""
-    if not sys.stderr.isatty():
-        yield _lines()
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                for earlier in tasks.values():
-                    bars.update(earlier, visible=False)
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield show
-
-
-def _lines() -> Callable[[str, int, int | None], None]:
-    shown: tuple[str, float] = ("", 0.0)
-
-    def show(what: str, done: int, total: int | None) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if what == shown[0] and now - shown[1] < _EVERY_SECONDS:
-            return
-        shown = (what, now)
-        typer.echo(f"{what} {100 * done // total}%" if total else what, err=True)
-
-    return show

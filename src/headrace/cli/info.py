@@ -13,7 +13,7 @@ from rich.table import Table
 
 from headrace.cli.options import refused
 from headrace.graph import Dataset, open_dataset
-from headrace.graph.properties import degree_histogram
+from headrace.graph.properties import degree_histogram, properties
 
 _BAR = 40
 
@@ -23,7 +23,7 @@ def info(
     verify: Annotated[bool, typer.Option("--verify", help="read every file and compare checksums")] = False,
     json: Annotated[bool, typer.Option("--json", help="print one object in place of the tables")] = False,
 ) -> None:
-    """Show what a dataset is: sizes, features, labels, splits and degrees."""
+    """Show what a dataset is: sizes, features, labels, splits, degrees and what its order is worth."""
     try:
         data = open_dataset(path, verify=verify)
         if verify:
@@ -51,7 +51,7 @@ def info(
 
 
 def _facts(data: Dataset) -> dict[str, Any]:
-    degrees = data.graph.degrees()
+    degrees, found = data.graph.degrees(), properties(data.graph)
     facts: dict[str, Any] = {key: value for key, value in data.info.items() if isinstance(value, (str, int, float, bool))}
     facts |= {
         "nodes": data.num_nodes,
@@ -61,10 +61,16 @@ def _facts(data: Dataset) -> dict[str, Any]:
     }
     if data.num_nodes:
         facts |= {
-            "mean_degree": round(data.num_edges / data.num_nodes, 2),
+            "mean_degree": round(found.mean_degree, 2),
             "median_degree": int(degrees.median()),
-            "max_degree": int(degrees.max()),
-            "nodes_without_edges": int((degrees == 0).sum()),
+            "max_degree": found.max_degree,
+            "degree_variation": round(found.degree_cv, 3),
+            "hubs": found.hubs,
+            "nodes_without_edges": found.empty_rows,
+            "isolated_nodes": found.isolated,
+            "symmetric": found.symmetric,
+            "edge_span": round(found.edge_span, 1),
+            f"reuse_in_{found.window}_rows": round(found.window_reuse, 3),
         }
     if data.graph.weight is not None:
         facts["weights"] = str(data.graph.weight.dtype).removeprefix("torch.")

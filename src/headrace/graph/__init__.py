@@ -1,10 +1,10 @@
 """Graphs and datasets: what they are, how they are built, stored, generated and loaded."""
 
-from headrace.graph import generate
+from headrace.graph import generate, reorder
 from headrace.graph.dataset import Dataset, open_dataset
 from headrace.graph.graph import Graph
 from headrace.graph.hetero import EdgeType, HeteroGraph, Relation
 from headrace.graph.load import load
 from headrace.graph.rows import RowRange
 
-__all__ = ["Dataset", "EdgeType", "Graph", "HeteroGraph", "Relation", "RowRange", "generate", "load", "open_dataset"]
+__all__ = ["Dataset", "EdgeType", "Graph", "HeteroGraph", "Relation", "RowRange", "generate", "load", "open_dataset", "reorder"]

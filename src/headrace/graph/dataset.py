@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +14,10 @@ from torch import Tensor
 
 from headrace.graph.graph import Graph
 from headrace.graph.io import ArrayReader, DatasetWriter
+from headrace.graph.permutation import checked_order, inverse
+from headrace.graph.reorder.decide import auto
+from headrace.graph.reorder.move import Columns, columns_of, moved_extra, moved_id_map
+from headrace.graph.reorder.orders import Progress, order_by_name
 
 _GRAPH_ARRAYS = ("indptr", "indices", "weight", "time", "edge_id")
 
@@ -23,7 +28,8 @@ class Dataset:
 
     `splits` names node ids: `{"train": ids, "val": ids, "test": ids}`. `extra` holds any further arrays of the data (triples,
     times, further splits) under their own names. `info` is a dictionary of plain values (name, classes, how it was made).
-    `id_map` is a Parquet file with columns `node` and `id`, which joins node ids back to those an import began with.
+    `id_map` is a Parquet file with columns `node` and `id`, which joins node ids back to those an import began with. `order` is the
+    permutation of a dataset that was reordered: the id that each node had before.
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=100, edges=600, classes=3, features=8)
@@ -39,9 +45,10 @@ class Dataset:
     extra: dict[str, Tensor] = field(default_factory=dict)
     info: dict[str, object] = field(default_factory=dict)
     id_map: Path | None = None
+    order: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("x", "y"):
+        for name in ("x", "y", "order"):
             rows = getattr(self, name)
             if rows is not None and len(rows) != self.graph.num_nodes:
                 raise ValueError(f"{name} has {len(rows)} rows for {self.graph.num_nodes} nodes")
@@ -75,8 +82,69 @@ class Dataset:
     @property
     def nbytes(self) -> int:
         """Bytes of the graph and of all rows."""
-        rows = [self.x, self.y, *self.splits.values(), *self.extra.values()]
+        rows = [self.x, self.y, self.order, *self.splits.values(), *self.extra.values()]
         return self.graph.nbytes + sum(r.nbytes for r in rows if r is not None)
+
+    @property
+    def original_ids(self) -> Tensor:
+        """The id that each node had before the dataset was reordered, however often; its own where it never was.  # -> [num_nodes]"""
+        return torch.arange(self.num_nodes) if self.order is None else self.order
+
+    def reorder(
+        self,
+        order: Tensor | str,
+        *,
+        epochs: int = 100,
+        dim: int | None = None,
+        ids: Collection[str] | Columns = (),
+        keep: Collection[str] = (),
+        progress: Progress | None = None,
+        threads: int | None = None,
+    ) -> Dataset:
+        """The dataset with other node ids: node i is the one that was `order[i]`.
+
+        `order` is a permutation, the name of one of `headrace.reorder.ORDERS`, or "auto", which reorders only where that is
+        predicted to pay within `epochs` epochs at width `dim` (the features' unless given) and leaves its reason in
+        `info["order_reason"]`. Graph, features, labels, splits and id map are relabelled; splits keep the sequence of their
+        nodes. `original_ids` names each node as before.
+
+        Of `extra`, arrays with a row per node and [k, num_nodes] masks move with the nodes. Arrays of node ids must be named in
+        `ids` (with their columns, if not all are ids: `ids={"train": (0, 2)}`), and what is neither in `keep`.
+
+        >>> import headrace as hr
+        >>> data = hr.generate.community(nodes=100, edges=600, classes=3, features=8)
+        >>> moved = data.reorder("rabbit")
+        >>> bool((moved.x == data.x[moved.original_ids]).all())
+        True
+        """
+        info = dict(self.info)
+        if isinstance(order, str) and order == "auto":
+            width = dim or self.num_features
+            if not width:
+                raise ValueError("there are no features whose width an order could be chosen by: give dim")
+            decision = auto(self.graph, width, epochs=epochs, progress=progress, threads=threads)
+            info["order_reason"] = decision.reason
+            if decision.order is None:
+                return replace(self, info=info)
+            info["order"], order = decision.name, decision.order
+        elif isinstance(order, str):
+            info["order"], order = order, order_by_name(self.graph, order, progress=progress, threads=threads)
+        else:
+            order, info["order"] = checked_order(order, self.num_nodes, threads), "given"
+        position = inverse(order, threads=threads)
+        moved = Dataset(
+            self.graph.reordered(order, threads=threads),
+            x=None if self.x is None else self.x.index_select(0, order),
+            y=None if self.y is None else self.y.index_select(0, order),
+            splits={name: position[nodes.long()].to(nodes.dtype) for name, nodes in self.splits.items()},
+            extra=moved_extra(self.extra, order, position, ids=columns_of(ids), keep=keep),
+            info=info,
+            id_map=None if self.id_map is None else moved_id_map(self.id_map, order),
+            order=self.original_ids.index_select(0, order),
+        )
+        if moved.id_map is not None:
+            weakref.finalize(moved, moved.id_map.unlink, missing_ok=True)
+        return moved
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to directory `path`. What was there before stays whole until the new files are complete."""
@@ -89,7 +157,7 @@ class Dataset:
 
     def _arrays(self) -> dict[str, Tensor]:
         named: dict[str, Tensor | None] = {name: getattr(self.graph, name) for name in _GRAPH_ARRAYS}
-        named |= {"x": self.x, "y": self.y}
+        named |= {"x": self.x, "y": self.y, "order": self.order}
         named |= {f"split_{name}": ids for name, ids in self.splits.items()}
         named |= {f"extra_{name}": array for name, array in self.extra.items()}
         return {name: array for name, array in named.items() if array is not None}
@@ -128,4 +196,5 @@ def open_dataset(path: str | os.PathLike[str], *, verify: bool = False) -> Datas
         extra=group("extra_"),
         info=reader.info,
         id_map=reader.files.get("ids"),
+        order=arrays.get("order"),
     )

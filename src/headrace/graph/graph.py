@@ -12,8 +12,11 @@ from headrace import _native
 from headrace._arrays import as_ids, as_tensor, as_times, thread_count
 from headrace._pinned import PinError, pin_in_place
 from headrace.graph.edges import count_nodes, take
+from headrace.graph.permutation import bits_of, checked_order
 from headrace.graph.rows import RowRange
+from headrace.graph.summary import summarise
 from headrace.graph.time import before_all, sorted_order, times_in_order
+from headrace.graph.transpose import transposed
 
 SelfLoops = Literal["keep", "add", "drop"]
 T = TypeVar("T")
@@ -222,12 +225,33 @@ class Graph:
         return out
 
     def reverse(self, *, threads: int | None = None) -> Graph:
-        """The transposed graph: row u lists the targets of the edges out of u. Made once and kept.
+        """The transposed graph: row u lists the targets of the edges out of u. Made once and kept, where this graph lies.
 
         Its `permutation[i]` is the position in this graph of the reverse's edge i.
         """
-        self._needs_cpu("reverse")
         return self.derived("reverse", lambda: self._reversed(thread_count(threads)))
+
+    def reordered(self, order: Tensor, *, threads: int | None = None) -> Graph:
+        """The graph with other node ids: node i is the one that was `order[i]`, as `headrace.reorder` finds orders.
+
+        Rows keep the order of their edges, so that sums over neighbours have the same bits. Weights, times and edge ids go with
+        their edges; `permutation`, which names places in another graph, does not.
+
+        >>> import headrace as hr
+        >>> graph = hr.Graph.from_edges([0, 1], [1, 2]).reordered([2, 1, 0])
+        >>> graph.neighbours(0).tolist(), graph.neighbours(1).tolist()
+        ([1], [2])
+        """
+        self._needs_cpu("reordered")
+        workers, old = thread_count(threads), checked_order(order, self.num_nodes, threads)
+        pointers, columns = _native.permute_csr(self.indptr, self.indices, old, workers)
+        beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id")}
+        for name, values in beside.items():
+            if values is not None:
+                beside[name] = torch.empty_like(values)
+                bits = (bits_of(values), bits_of(beside[name]))
+                _native.permute_entries(self.indptr, pointers, old, *bits, workers)
+        return Graph(torch.from_numpy(pointers), torch.from_numpy(columns), **beside)
 
     def sorted_by_time(self) -> Graph:
         """The graph with every row in order of `time`, as temporal sampling reads it. Made once and kept.
@@ -244,6 +268,22 @@ class Graph:
         """Whether times do not decrease within any row."""
         time = self.time
         return time is not None and self.derived("is sorted by time", lambda: times_in_order(self.indptr, time))
+
+    def is_symmetric(self, *, threads: int | None = None) -> bool:
+        """Whether every edge stands in both directions, as often in the one as in the other. Found once and kept.
+
+        The graph is then its own reverse but for the order within rows; weights, times and ids are not compared. Told by a
+        fingerprint of 128 bits of edges and reversed edges, for which there is no need to build the reverse.
+
+        >>> import headrace as hr
+        >>> hr.Graph.from_edges([0, 1], [1, 2], undirected=True).is_symmetric()
+        True
+        """
+        return bool(self.summary(threads=threads)["symmetric"])
+
+    def summary(self, *, threads: int | None = None) -> dict[str, float]:
+        """What one pass over the edges tells, for `headrace.graph.properties`. Found once and kept."""
+        return self.derived("summary", lambda: summarise(self.indptr, self.indices, threads))
 
     def rows(self, begin: int, end: int) -> RowRange:
         """Rows `begin` to `end` as a view: a layer computes these nodes from all."""
@@ -266,16 +306,18 @@ class Graph:
         return degrees - torch.bincount(own, minlength=self.num_nodes) if len(own) else degrees
 
     def _reversed(self, threads: int) -> Graph:
-        indptr, indices, where = _native.transpose_csr(self.indptr, self.indices, self.num_nodes, positions=True, threads=threads)
-        position = torch.from_numpy(where)
-        return Graph(
-            torch.from_numpy(indptr),
-            torch.from_numpy(indices),
-            weight=None if self.weight is None else self.weight[position],
-            time=None if self.time is None else self.time[position],
-            edge_id=None if self.edge_id is None else self.edge_id[position],
-            permutation=position,
+        if self.device.type == "cpu":
+            made = _native.transpose_csr(self.indptr, self.indices, self.num_nodes, positions=True, threads=threads)
+            indptr, indices, position = (torch.from_numpy(array) for array in made)
+        else:
+            indptr, indices, position = transposed(self.indptr, self.indices)
+        graph = Graph.__new__(Graph)  # the constructor would take arrays of a GPU to the host
+        graph.indptr, graph.indices, graph.permutation = indptr, indices, position
+        graph.weight, graph.time, graph.edge_id = (
+            None if values is None else values[position] for values in (self.weight, self.time, self.edge_id)
         )
+        graph._derived, graph.is_pinned = {}, False
+        return graph
 
     def _in_order_of(self, time: Tensor) -> Graph:
         self.validate()

@@ -4,9 +4,13 @@ from headrace.kernels._aggregate import aggregate, aggregate_reference
 from headrace.kernels._attend import attend, attend_pairs, attend_pairs_reference, attend_reference
 from headrace.kernels._dropout import draw_seed, dropout, dropout_reference
 from headrace.kernels._gather import gather, gather_reference
+from headrace.kernels._prepared import Prepared, prepare
 from headrace.kernels._sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
+from headrace.kernels.launch import Launch, launch_for
 
 __all__ = [
+    "Launch",
+    "Prepared",
     "ShardTable",
     "add_sharded",
     "aggregate",
@@ -22,4 +26,6 @@ __all__ = [
     "gather_reference",
     "gather_sharded",
     "gather_sharded_reference",
+    "launch_for",
+    "prepare",
 ]

@@ -4,12 +4,82 @@ makes: entries are added in order. The maximum and the gradient of weights go th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace.kernels._on_gpu import on_gpu
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is aggregated: `aggregate`'s arguments, as tensors of one device."""
+
+    x: Tensor
+    indptr: Tensor
+    indices: Tensor
+    weight: Tensor | None
+    ids: Tensor | None
+    scale: Tensor | None
+    row_scale: Tensor | None
+    reduce: str
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose:
+    """The rows of a gradient, where they are known, and how they are launched."""
+
+    indptr: Tensor | None
+    indices: Tensor | None
+    permutation: Tensor | None
+    launch: str
+    plan: Sequence[Tensor]
+
+
+def forward(work: Work, launch: str, plan: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The result, and of max which entry of its row each element came from."""
+    x, ids = work.x, work.ids
+    if work.reduce == "max":
+        return max_rows(x if ids is None else x[ids.long()], work.indptr, work.indices, work.weight)
+    out = sum_rows(x, work.indptr, work.indices, work.weight, ids=ids, scale=work.scale, mean=work.reduce == "mean")
+    if work.row_scale is not None:
+        out.mul_(work.row_scale.unsqueeze(1))
+    return out, x.new_empty((0, x.shape[1]), dtype=torch.int32)
+
+
+def backward(work: Work, grad: Tensor, where: Tensor, back: Transpose, *, need_x: bool, need_weight: bool) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the weights; empty where not needed."""
+    x, indptr, indices, weight, ids = work.x, work.indptr, work.indices, work.weight, work.ids
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    columns = x.shape[0] if ids is None else ids.shape[0]
+    grad_x, grad_weight = x.new_empty(0), x.new_empty(0, dtype=wide)
+    share = work.row_scale
+    if work.reduce == "mean":
+        each = indptr.diff().clamp_min(1).to(wide).reciprocal()
+        share = each if share is None else each * share
+    if need_x:
+        if work.reduce == "max":
+            grad_x = max_gradient(grad, indptr, indices, where, weight, columns)
+        else:
+            begins, targets, order = back.indptr, back.indices, back.permutation
+            if begins is None or targets is None:
+                begins, targets, order = transposed(indptr, indices, columns)
+            grad_x = sum_rows(grad, begins, targets, None if weight is None else weight[order], scale=share)
+            if work.scale is not None:
+                grad_x.mul_(work.scale.unsqueeze(1))
+        if ids is not None:
+            grad_x = torch.zeros_like(x).index_add_(0, ids.long(), grad_x)
+    if need_weight:
+        rows = x if ids is None else x[ids.long()]
+        part = grad if share is None else grad * share.unsqueeze(1).to(grad.dtype)
+        grad_weight = weight_gradient(rows, indptr, indices, part, where if work.reduce == "max" else None)
+        if work.scale is not None:
+            grad_weight *= work.scale[indices.long()]
+    return grad_x, grad_weight
+
 
 _ENTRIES = 1 << 22  # gathered at a time, where rows must be
 

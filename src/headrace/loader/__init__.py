@@ -1,12 +1,13 @@
 """Loaders: batches for training, with PyG's keywords."""
 
-from headrace.loader.batch import Batch, MovedBatch, WholeBatch
+from headrace.loader.batch import Batch, MovedBatch
 from headrace.loader.hetero import HeteroBatch, HeteroNeighborLoader
 from headrace.loader.hetero_link import HeteroLinkBatch, HeteroLinkNeighborLoader
 from headrace.loader.link import LinkNeighborLoader
 from headrace.loader.link_batch import LinkBatch, Links, MovedLinkBatch
 from headrace.loader.neighbor import NeighborLoader
 from headrace.loader.shard import Shard
+from headrace.loader.whole import WholeBatch
 
 __all__ = [
     "Batch",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headrace.graph import Dataset, Graph
+from headrace.graph import Graph
 from headrace.kernels import gather
 from headrace.sample import Block, Sample
 from headrace.store import Store
@@ -127,11 +127,11 @@ class Batch:
 class MovedBatch:
     """A batch on another device: each part is moved when it is first asked for, and kept."""
 
-    def __init__(self, batch: Batch | WholeBatch, device: torch.device) -> None:
+    def __init__(self, batch: Batch, device: torch.device) -> None:
         self.batch, self.device, self.index, self.batch_size = batch, device, batch.index, batch.batch_size
         self.table = None
 
-    def to(self, device: str | torch.device) -> Batch | WholeBatch | MovedBatch:
+    def to(self, device: str | torch.device) -> Batch | MovedBatch:
         """The batch on a device: itself, if it is there."""
         return self if torch.device(device).type == self.device.type else self.batch.to(device)
 
@@ -140,36 +140,27 @@ class MovedBatch:
         found = [value for value in vars(self).values() if isinstance(value, Tensor)]
         if "sample" in self.__dict__:
             found += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
-        return found + (self.batch.tensors() if isinstance(self.batch, Batch) else [])
+        return found + self.batch.tensors()
 
     @cached_property
     def sample(self) -> Sample:
-        """The sample of a sampled batch."""
-        assert isinstance(self.batch, Batch)
         return self.batch.sample.to(self.device)
 
-    @cached_property
+    @property
     def blocks(self) -> tuple[Block, ...]:
-        if isinstance(self.batch, Batch):
-            return self.sample.blocks
-        moved: list[Block] = []
-        for block in self.batch.blocks:
-            same = moved and moved[-1].num_dst == block.num_dst  # the blocks of a whole graph are one
-            indptr, indices = block.indptr.to(self.device), block.indices.to(self.device)
-            moved.append(moved[-1] if same else Block(indptr, indices, block.num_src))
-        return tuple(moved)
+        return self.sample.blocks
 
-    @cached_property
+    @property
     def n_id(self) -> Tensor:
-        return self.sample.nodes if isinstance(self.batch, Batch) else self.batch.n_id.to(self.device)
+        return self.sample.nodes
 
     @property
     def e_id(self) -> Tensor | None:
-        return self.sample.edge_id if isinstance(self.batch, Batch) else None
+        return self.sample.edge_id
 
     @property
     def input_id(self) -> Tensor:
-        return self.batch.input_id if isinstance(self.batch, Batch) else self.n_id
+        return self.batch.input_id
 
     @cached_property
     def tree(self) -> Tensor | None:
@@ -216,56 +207,3 @@ def _is_on(rows: Store, device: torch.device) -> bool:
     """Whether gathers of a store end on this device."""
     where: torch.device | None = getattr(rows, "device", None)
     return where is not None and where.type == device.type
-
-
-@dataclass(eq=False)
-class WholeBatch:
-    """A whole dataset as one batch, for models of `layers` layers: every node is a seed and every block is the graph."""
-
-    data: Dataset
-    layers: int
-    index: int = 0
-
-    @property
-    def n_id(self) -> Tensor:
-        return torch.arange(self.data.num_nodes)
-
-    @property
-    def blocks(self) -> tuple[Graph, ...]:
-        return (self.data.graph,) * self.layers
-
-    @property
-    def batch_size(self) -> int:
-        return self.data.num_nodes
-
-    @property
-    def x(self) -> Tensor | None:
-        return self.data.x
-
-    @property
-    def y(self) -> Tensor | None:
-        return self.data.y
-
-    @property
-    def table(self) -> None:
-        """None: `x` itself is the array, in order."""
-        return None
-
-    @property
-    def degree(self) -> Tensor:
-        if self.data.graph.weight is not None:
-            raise ValueError("edge weights are not moved to a device, and GCN would use them: train on the CPU, or without weights")
-        return self.data.graph.degrees(loops=False)
-
-    def to(self, device: str | torch.device) -> WholeBatch | MovedBatch:
-        """The graph, rows and labels on a device."""
-        return self if torch.device(device).type == "cpu" else MovedBatch(self, torch.device(device))
-
-    def to_pyg(self) -> Data:
-        """The same as a PyG `Data`."""
-        from torch_geometric.data import Data
-
-        fields = {"x": self.x, "y": self.y, "edge_index": self.data.graph.edge_index(), "n_id": self.n_id}
-        data = Data(**{name: value for name, value in fields.items() if value is not None})
-        data.num_nodes, data.batch_size = self.data.num_nodes, self.batch_size
-        return data

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.graph import Graph, RowRange
 from headrace.kernels import aggregate
+from headrace.nn.first_sum import FixedSum
 from headrace.nn.init import glorot, zeros
-from headrace.nn.structure import Structure, reverse_of, sources_of, structure_of, targets_of, transform_first
+from headrace.nn.order import Order, check_order, gradient_of, transform_first
+from headrace.nn.structure import Structure, over, sources_of, structure_of, targets_of
 
 
 class GCNConv(nn.Module):
@@ -18,6 +22,9 @@ class GCNConv(nn.Module):
     On a `Graph` (or an `edge_index`) the norms are those of the graph, made once per graph; a graph's `weight` is used. On a
     sampled `Block` whose `degree` is known, each sampled neighbour stands for `degree / sampled` of them, so that the sum is
     right on average and exact where all neighbours were taken; without degrees, the block's own are used, as PyG does.
+
+    Without weights the norms are folded: 1 / sqrt(degree) multiplies each row that is read, and each result. `order` says whether
+    the linear map comes before the sum ("transform") or after it ("aggregate"); both give the same.
 
     >>> import headrace as hr, torch
     >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
@@ -37,9 +44,11 @@ class GCNConv(nn.Module):
         add_self_loops: bool = True,
         normalize: bool = True,
         bias: bool = True,
+        *,
+        order: Order = "auto",
     ) -> None:
         super().__init__()
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.in_channels, self.out_channels, self.order = in_channels, out_channels, check_order(order)
         self.loop = 0.0 if not add_self_loops else 2.0 if improved else 1.0  # weight of the edge to oneself
         self.normalize = normalize  # `cached` is PyG's hint: a Graph keeps its norms in any case
         if not normalize:
@@ -53,64 +62,116 @@ class GCNConv(nn.Module):
         zeros(self.bias)
 
     def forward(
-        self, x: Tensor, where: Structure | Tensor, edge_weight: Tensor | None = None, *, ids: Tensor | None = None
+        self,
+        x: Tensor,
+        where: Structure | Tensor,
+        edge_weight: Tensor | None = None,
+        *,
+        ids: Tensor | None = None,
+        summed: Tensor | None = None,
     ) -> Tensor:
-        """New rows of the targets.  # [num_src, in] -> [num_dst, out]"""
+        """New rows of the targets.  # [num_src, in] -> [num_dst, out]
+
+        `summed` are the sums that `fixed_sum` makes of `x`, if they are there already.
+        """
         if isinstance(x, tuple):
             raise ValueError("GCNConv takes one x, not a pair: its norms are those of one set of nodes (SAGEConv takes pairs)")
         where = structure_of(where, x, edge_weight, ids)
-        if transform_first(where, self.in_channels, self.out_channels):
+        if summed is not None:
+            out = self.lin(summed)
+        elif transform_first(where, self.in_channels, self.out_channels, order=self.order, gradient=gradient_of(x)):
             out = self._sum(self.lin(sources_of(x, where, ids)), where, None)
         else:
             out = self.lin(self._sum(x, where, ids))
-        return out if self.bias is None else out + self.bias
+        return out if self.bias is None else out + self.bias.to(out.dtype)  # under autocast, the type that a linear map gives
+
+    def fixed_sum(self) -> FixedSum:
+        """What is summed before anything that is learnt: the normalised sum over neighbours and oneself."""
+        key = ("gcn", self.loop, self.normalize)
+        return FixedSum(key, lambda x, where: self._sum(x, where, None), self.in_channels, self.out_channels, self.order)
 
     def _sum(self, x: Tensor, where: Structure, ids: Tensor | None) -> Tensor:
-        weight, own = self._weights(where, torch.float64 if x.dtype == torch.float64 else torch.float32)
-        out = aggregate(x, where.indptr, where.indices, weight=weight, ids=ids, reverse=reverse_of(where, x))
-        return out if own is None else torch.addcmul(out, targets_of(x, where, ids), own.to(out.dtype).unsqueeze(1))
+        norm = self._norm(where, torch.float64 if x.dtype == torch.float64 else torch.float32)
+        told = over(where, x, weighted=norm.weight is not None)
+        if norm.scale is not None:  # one per source, no more
+            x, ids = (x[: where.num_src], None) if ids is None else (x, ids[: where.num_src])
+        out = aggregate(x, **told, weight=norm.weight, scale=norm.scale, row_scale=norm.row_scale, ids=ids)
+        if norm.own is None:
+            return out
+        return torch.addcmul(out, targets_of(x, where, ids), norm.own.to(out.dtype).unsqueeze(1))
 
-    def _weights(self, where: Structure, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Of each entry, and of each target's own row."""
+    def _norm(self, where: Structure, dtype: torch.dtype) -> Norm:
         if isinstance(where, (Graph, RowRange)):
             graph = where.graph if isinstance(where, RowRange) else where
             if not self.normalize:
-                return graph.weight, None
-            weight, own = graph.derived(f"gcn norm {self.loop} {dtype}", lambda: _graph_norm(graph, self.loop, dtype))
-            return weight, own[where.first : where.first + where.num_dst] if self.loop else None
-        return _block_norm(where, self.loop, dtype) if self.normalize else (None, None)
+                return Norm(weight=graph.weight)
+            make = _folded_norm if graph.weight is None else _weighted_norm
+            norm = graph.derived(f"gcn norm {self.loop} {dtype}", lambda: make(graph, self.loop, dtype))
+            return norm.rows(where.first, where.num_dst) if isinstance(where, RowRange) else norm
+        return _block_norm(where, self.loop, dtype) if self.normalize else Norm()
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
 
 
-def _graph_norm(graph: Graph, loop: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Weights of all entries and of the loops of all nodes. A loop that is there keeps its weight, as in PyG."""
-    weight = torch.ones(graph.num_edges, dtype=dtype, device=graph.device) if graph.weight is None else graph.weight.to(dtype)
-    target = _targets(graph)
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """Factors of a sum: of its entries, or of its sources and its results; and of each target's own row, added to it."""
+
+    weight: Tensor | None = None  # [entries]
+    scale: Tensor | None = None  # [num_src]
+    row_scale: Tensor | None = None  # [num_dst]
+    own: Tensor | None = None  # [num_dst]
+
+    def rows(self, first: int, count: int) -> Norm:
+        """For some of the targets."""
+        cut = (None if values is None else values[first : first + count] for values in (self.row_scale, self.own))
+        return Norm(self.weight, self.scale, *cut)
+
+
+def _folded_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Norm:
+    """Of a graph without weights. A loop that is there is the loop that would be added, as in PyG: it is summed with the other
+    entries, and the own row makes up for the difference."""
+    degree = graph.degrees(loops=not loop)
+    root = _inverse_root(degree.to(dtype) + loop)
+    own = (loop - (graph.degrees() - degree).to(dtype)) * root * root if loop else None
+    return Norm(scale=root, row_scale=root, own=own)
+
+
+def _weighted_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Norm:
+    """Of a graph with weights. A loop that is there keeps its weight, as in PyG."""
+    assert graph.weight is not None
+    weight, target = graph.weight.to(dtype), _targets(graph)
     own = torch.full((graph.num_nodes,), loop, dtype=dtype, device=graph.device)
     if loop:
         at = (graph.indices == target).nonzero().flatten()
         if len(at):
-            if graph.weight is not None:
-                own[target[at]] = weight[at]
+            own[target[at]] = weight[at]
             weight = weight.index_fill(0, at, 0.0)
     root = _inverse_root(torch.zeros_like(own).index_add_(0, target, weight) + own)
-    return weight * root[target] * root[graph.indices], own * root * root
+    return Norm(weight=weight * root[target] * root[graph.indices], own=own * root * root if loop else None)
 
 
-def _block_norm(block: Structure, loop: float, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    target, inside = _block_targets(block)
-    weight = torch.ones(len(target), dtype=dtype, device=target.device) if not loop else (block.indices != target).to(dtype)
-    source = block.indices
-    if inside is not None:
-        weight, source = torch.where(inside, weight, 0), source.clamp_max(max(block.num_src - 1, 0))
-    sampled = weight.new_zeros(block.num_dst).index_add_(0, target, weight)
+def _block_norm(block: Structure, loop: float, dtype: torch.dtype) -> Norm:
+    sampled = block.indptr.diff()
+    loops = _loops(block) if loop else None
+    others = (sampled if loops is None else sampled - loops).to(dtype)
     known: Tensor | None = getattr(block, "degree", None)
-    degree = F.pad(sampled, (0, block.num_src - block.num_dst)) if known is None else known.to(dtype)
+    degree = F.pad(others, (0, block.num_src - block.num_dst)) if known is None else known.to(dtype)
     root = _inverse_root(degree + loop)
-    stands_for = root[: block.num_dst] * degree[: block.num_dst] / sampled.clamp_min(1)
-    return weight * stands_for[target] * root[source], loop * root[: block.num_dst].square() if loop else None
+    mine = root[: block.num_dst]
+    row_scale = mine * degree[: block.num_dst] / others.clamp_min(1)
+    own = None if loops is None else loop * mine.square() - loops.to(dtype) * row_scale * mine
+    return Norm(scale=root, row_scale=row_scale, own=own)
+
+
+def _loops(block: Structure) -> Tensor:
+    """How many entries of each row are the row's own node.  # -> [num_dst]"""
+    target, inside = _block_targets(block)
+    own = block.indices == target
+    if inside is not None:
+        own = own & inside
+    return torch.zeros(block.num_dst, dtype=torch.int32, device=own.device).index_add_(0, target, own.to(torch.int32))
 
 
 def _block_targets(block: Structure) -> tuple[Tensor, Tensor | None]:

@@ -6,13 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from headrace.kernels import aggregate
-from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_of, transform_first
+from headrace.nn.first_sum import FixedSum
+from headrace.nn.order import Order, check_order, gradient_of, transform_first
+from headrace.nn.structure import Input, Structure, over, sources_of, structure_of, targets_of
 
 
 class GINConv(nn.Module):
     """PyG's `GINConv`: the same parameters and names, so that its `state_dict` loads.
 
-    Where `nn` is a `Sequential` that begins with a `Linear`, that map may come before the sum, at the smaller width.
+    Where `nn` is a `Linear`, or a `Sequential` that begins with one, that map may come before the sum, at the smaller width:
+    `order` says when ("transform" first, "aggregate" first, or what costs less).
 
     >>> import headrace as hr, torch
     >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
@@ -22,9 +25,9 @@ class GINConv(nn.Module):
 
     reads_ids = True
 
-    def __init__(self, nn: nn.Module, eps: float = 0.0, train_eps: bool = False) -> None:
+    def __init__(self, nn: nn.Module, eps: float = 0.0, train_eps: bool = False, *, order: Order = "auto") -> None:
         super().__init__()
-        self.nn, self.initial_eps = nn, eps
+        self.nn, self.initial_eps, self.order = nn, eps, check_order(order)
         value = torch.full((1,), float(eps))
         self.eps: Tensor
         if train_eps:
@@ -40,26 +43,45 @@ class GINConv(nn.Module):
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
 
-    def forward(self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None) -> Tensor:
-        """New rows of the targets.  # [num_src, in] -> [num_dst, out]"""
+    def forward(
+        self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None, summed: Tensor | None = None
+    ) -> Tensor:
+        """New rows of the targets.  # [num_src, in] -> [num_dst, out]
+
+        `summed` are the sums that `fixed_sum` makes of `x`, if they are there already.
+        """
         where = structure_of(where, x, ids=ids)
         first, rest = _split(self.nn)
-        if first is None or not transform_first(where, first.in_features, first.out_features):
-            out: Tensor = self.nn(self._sum(x, where, ids))
+        if summed is not None or first is None or not self._transforms_first(first, x, where):
+            out: Tensor = self.nn(self._with_own(self._sum(x, where, ids) if summed is None else summed, x, where, ids))
             return out
         sources = sources_of(x, where, ids)
         moved = nn.functional.linear(sources, first.weight)
         own = nn.functional.linear(x[1], first.weight) if isinstance(x, tuple) else targets_of(moved, where, None)
-        out = self._sum((moved, own), where, None)
+        out = self._with_own(self._sum(moved, where, None), (moved, own), where, None)
         out = out if first.bias is None else out + first.bias.to(out.dtype)  # under autocast, the type that a linear map gives
         for module in rest:
             out = module(out)
         return out
 
+    def fixed_sum(self) -> FixedSum | None:
+        """What is summed before anything that is learnt: the rows of neighbours. Oneself comes with eps, which may be learnt."""
+        first, _ = _split(self.nn)
+        if first is None:
+            return None
+        make = lambda x, where: self._sum(x, where, None)  # noqa: E731
+        return FixedSum(("gin",), make, first.in_features, first.out_features, self.order, adds_own=True)
+
+    def _transforms_first(self, first: nn.Linear, x: Input, where: Structure) -> bool:
+        gradient = gradient_of(x[0] if isinstance(x, tuple) else x)
+        return transform_first(where, first.in_features, first.out_features, order=self.order, gradient=gradient)
+
     def _sum(self, x: Input, where: Structure, ids: Tensor | None) -> Tensor:
         sources = x[0] if isinstance(x, tuple) else x
-        out = aggregate(sources, where.indptr, where.indices, ids=ids, reverse=reverse_of(where, sources))
-        return out + (1 + self.eps.to(out.dtype)) * targets_of(x, where, ids)
+        return aggregate(sources, **over(where, sources), ids=ids)
+
+    def _with_own(self, out: Tensor, x: Input, where: Structure, ids: Tensor | None) -> Tensor:
+        return torch.addcmul(out, targets_of(x, where, ids), 1 + self.eps.to(out.dtype))
 
 
 def _split(network: nn.Module) -> tuple[nn.Linear | None, list[nn.Module]]:

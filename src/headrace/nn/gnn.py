@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from headrace.kernels import dropout
+from headrace.nn.first_sum import FirstSum
 from headrace.nn.gat import GATConv
 from headrace.nn.gcn import GCNConv
 from headrace.nn.gin import GINConv
@@ -67,10 +68,12 @@ class Layer(nn.Module):
         """Whether rows can be read by id from the feature array. With dropout of the input they are needed as a copy."""
         return bool(getattr(self.conv, "reads_ids", False)) and not (self.training and self.before)
 
-    def forward(self, x: Tensor, where: Structure, *, ids: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, where: Structure, *, ids: Tensor | None = None, summed: Tensor | None = None) -> Tensor:
+        """New rows of the targets. `summed` are sums of `x` that the batch keeps (`FirstSum`)."""
         if self.before and self.training:
             x = dropout(x, self.before)
-        out: Tensor = self.conv(x, where) if ids is None else self.conv(x, where, ids=ids)
+        more = {"ids": ids, "summed": summed}
+        out: Tensor = self.conv(x, where, **{name: given for name, given in more.items() if given is not None})
         if self.norm is not None:
             out = self.norm(out)
         if self.skip is not None:
@@ -88,7 +91,8 @@ class GNN(nn.Module):
 
     `model(batch)` gives a row per seed. `model.layers` are called one after the other as `x = layer(x, block)`, which is what
     `headrace.train.infer` does with the whole graph. `input_dropout` (by default that of the paper: as `dropout` for gcn and gat,
-    none for the others) is applied to the features; without it a sampled first layer reads features in place.
+    none for the others) is applied to the features; without it a sampled first layer reads features in place, and one over a
+    whole graph may keep its sums (`FirstSum`).
     `hidden` is the width over all heads.
 
     >>> import headrace as hr
@@ -167,10 +171,12 @@ class GNN(nn.Module):
         x, ids = (batch.x, None) if table is None else (table, batch.n_id)
         if x is None:
             raise ValueError("the batch has no features: give the dataset an x")
+        kept: FirstSum | None = getattr(batch, "first_sum", None)
+        summed = None if kept is None else kept.of(self.layers[0], x, blocks[-1])
         for layer, block in zip(self.layers, reversed(blocks), strict=True):
             if getattr(layer.conv, "wants_degree", False) and getattr(block, "degree", 0) is None:
                 block = dataclasses.replace(block, degree=batch.degree[: block.num_src])
-            x, ids = layer(x, block, ids=ids), None
+            x, ids, summed = layer(x, block, ids=ids, summed=summed), None, None
         return x
 
 

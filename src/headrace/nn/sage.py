@@ -9,11 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.kernels import aggregate
-from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_of, transform_first
+from headrace.nn.first_sum import FixedSum
+from headrace.nn.order import Order, check_order, gradient_of, transform_first
+from headrace.nn.structure import Input, Structure, over, sources_of, structure_of, targets_of
 
 
 class SAGEConv(nn.Module):
     """PyG's `SAGEConv`: the same parameters, names and initial distribution, so that its `state_dict` loads.
+
+    `order` says whether `lin_l` comes before the sum or mean ("transform") or after it ("aggregate"); both give the same. A
+    maximum does not commute with a map, and always comes first.
 
     >>> import headrace as hr, torch
     >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
@@ -32,8 +37,11 @@ class SAGEConv(nn.Module):
         root_weight: bool = True,
         project: bool = False,
         bias: bool = True,
+        *,
+        order: Order = "auto",
     ) -> None:
         super().__init__()
+        self.order = check_order(order)
         if aggr not in ("mean", "sum", "add", "max"):
             raise ValueError(f"aggr must be 'mean', 'sum', 'add' or 'max', not {aggr!r}")
         self.in_channels = (in_channels, in_channels) if isinstance(in_channels, int) else tuple(in_channels)
@@ -50,16 +58,23 @@ class SAGEConv(nn.Module):
             if hasattr(self, name):
                 getattr(self, name).reset_parameters()
 
-    def forward(self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None, summed: Tensor | None = None
+    ) -> Tensor:
         """New rows of the targets.  # [num_src, in] -> [num_dst, out]
 
-        With `ids`, source i is row `ids[i]` of `x`: a whole feature array, of which only what the sums need is read.
+        With `ids`, source i is row `ids[i]` of `x`: a whole feature array, of which only what the sums need is read. `summed` are
+        the sums that `fixed_sum` makes of `x`, if they are there already.
         """
         where = structure_of(where, x, ids=ids)
         if self.project:
             x, ids = (torch.relu(self.lin(sources_of(x, where, ids))), targets_of(x, where, ids)), None
         sources = x[0] if isinstance(x, tuple) else x
-        if self.reduce != "max" and transform_first(where, *self.lin_l.weight.shape[::-1]):
+        if summed is not None:
+            out = self.lin_l(summed)
+            if self.root_weight:  # added to it as it is computed: neither is copied beside the other
+                out = _add_product(out, targets_of(x, where, ids), self.lin_r.weight)
+        elif self._transforms_first(sources, where):
             out = self._sum(F.linear(sources_of(x, where, ids), self.lin_l.weight), where, None)
             if self.lin_l.bias is not None:
                 out = out + self.lin_l.bias.to(out.dtype)  # under autocast, the type that a linear map gives
@@ -72,8 +87,25 @@ class SAGEConv(nn.Module):
             out = self.lin_l(self._sum(sources, where, ids))
         return F.normalize(out, dim=-1) if self.normalize else out
 
+    def fixed_sum(self) -> FixedSum | None:
+        """What is reduced before anything that is learnt: the rows of neighbours, unless they are projected first."""
+        if self.project:
+            return None
+        order: Order = "aggregate" if self.reduce == "max" else self.order
+        return FixedSum(("sage", self.reduce), lambda x, w: self._sum(x, w, None), self.in_channels[0], self.out_channels, order)
+
+    def _transforms_first(self, sources: Tensor, where: Structure) -> bool:
+        if self.reduce == "max":
+            return False
+        return transform_first(where, *self.lin_l.weight.shape[::-1], order=self.order, gradient=gradient_of(sources))
+
     def _sum(self, x: Tensor, where: Structure, ids: Tensor | None) -> Tensor:
-        return aggregate(x, where.indptr, where.indices, reduce=self.reduce, ids=ids, reverse=reverse_of(where, x))
+        return aggregate(x, **over(where, x, weighted=self.reduce == "max"), reduce=self.reduce, ids=ids)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels[0]}, {self.out_channels}, aggr={self.reduce!r}"
+
+
+def _add_product(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """out + x weight^T, in one pass."""
+    return torch.addmm(out, x.to(out.dtype), weight.to(out.dtype).t())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from headrace.graph import Graph, RowRange
-from headrace.kernels import gather
+from headrace.kernels import gather, prepare
 
 
 class Structure(Protocol):
@@ -77,21 +77,23 @@ def targets_first(rows: Tensor, where: Structure) -> tuple[Tensor, Tensor, Tenso
     return rows.roll(-where.first, 0), where.indptr - begin, (where.indices[begin:end] - where.first) % len(rows)
 
 
-def reverse_of(where: Structure, x: Tensor) -> Graph | None:
-    """The transpose that a gradient runs over, where it is kept: a whole graph's."""
-    return where.reverse() if isinstance(where, Graph) and x.requires_grad and torch.is_grad_enabled() else None
+def reverse_of(where: Structure, x: Tensor, *, weighted: bool = True) -> Graph | None:
+    """The transpose that a gradient runs over, where it is kept: a whole graph's.
 
-
-# What one gathered element costs in multiply-adds: 4 bytes at 10 GB/s against 2 operations at 100 GFLOP/s.
-_GATHER = 20
-
-
-def transform_first(where: Structure, wide: int, narrow: int) -> bool:
-    """Whether a linear map from `wide` to `narrow` columns had better come before the sum over neighbours.
-
-    It commutes with a sum, so both give the same. Before, it is applied to every source and the sum is over `narrow` columns;
-    after, it is applied to the targets only. In a whole graph the smaller width wins; in a sampled block the sources are many.
+    Without weights an entry is only its two ends, so that of a symmetric graph the transpose is the graph itself.
     """
-    entries = int(where.indptr[-1] - where.indptr[0]) if isinstance(where, RowRange) else len(where.indices)
-    product = wide * narrow
-    return where.num_src * product + _GATHER * entries * narrow < where.num_dst * product + _GATHER * entries * wide
+    if not isinstance(where, Graph) or not x.requires_grad or not torch.is_grad_enabled():
+        return None
+    return where if not weighted and where.is_symmetric() else where.reverse()
+
+
+def over(where: Structure, x: Tensor, *, weighted: bool = False) -> dict[str, Any]:
+    """What `aggregate` is told of `where`: its rows, and of a whole graph what was made for it once."""
+    reverse = reverse_of(where, x, weighted=weighted)
+    told: dict[str, Any] = {"indptr": where.indptr, "indices": where.indices, "reverse": reverse}
+    if isinstance(where, Graph) and where.device.type != "cpu":
+        width, kind = x.shape[1], f"{x.dtype} {'without reverse' if reverse is None else 'with reverse'} {weighted}"
+        told["prepared"] = where.derived(
+            f"prepared {width} {kind}", lambda: prepare(where, width=width, dtype=x.dtype, reverse=reverse)
+        )
+    return told

@@ -354,8 +354,12 @@ class Trainer:
 
     def _check_weights(self) -> None:
         """Raise FloatingPointError before weights that are lost are validated, or replace a checkpoint that is not."""
-        for name, weights in self.recipe.model.named_parameters():
-            if not bool(torch.isfinite(weights).all()):
+        named = list(self.recipe.model.named_parameters())
+        if not named:
+            return
+        finite = torch.stack([torch.isfinite(weights).all() for _, weights in named]).tolist()  # a GPU is waited for once
+        for (name, _), is_finite in zip(named, finite, strict=True):
+            if not is_finite:
                 raise FloatingPointError(
                     f"the weights ({name}) are no longer finite at epoch {self.state.epoch}, batch {self.state.batch}: "
                     f"lower lr ({self.optimizer.param_groups[0]['lr']:g})"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.graph import Dataset
-from headrace.loader import Batch, MovedBatch, NeighborLoader, WholeBatch
+from headrace.loader import Batch, NeighborLoader, WholeBatch
 from headrace.nn import GATConv
 from headrace.pipeline import StageTimes, Trace
 from headrace.store import Store, Tiered, hot_order, rows_for
@@ -40,9 +40,10 @@ class NodeRecipe:
             self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
         self.rows = None if self.device.type == "cpu" or options.full_batch else self._placed_rows()
         self.loader: NeighborLoader | None = None
-        self.whole: WholeBatch | MovedBatch | None = None
+        self.whole: WholeBatch | None = None
         if options.full_batch:
-            self.whole = WholeBatch(data, options.depth).to(self.device)
+            self.whole = WholeBatch(data, options.depth, uses=_uses(options), keep_sum=options.keep_sum).to(self.device)
+            self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
         else:
             self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
         self.captured: CapturedStep | None = None
@@ -74,10 +75,9 @@ class NodeRecipe:
 
     def _whole_loss(self, clock: Clock) -> Step:
         with clock("forward"), self._precision():
-            rows = self.model(self.whole)[self.train_nodes.to(self.device)]
-            labels = self.labels[self.train_nodes].to(self.device)
-            loss = node_loss(rows, labels, self.weight)
-        return Step(loss, len(rows), count_right(rows.detach(), labels))
+            rows = self.model(self.whole).index_select(0, self.seeds)
+            loss = node_loss(rows, self.seed_labels, self.weight)
+        return Step(loss, len(rows), count_right(rows.detach(), self.seed_labels))
 
     def _batch_loss(self, batch: Batch, clock: Clock) -> Step:
         there = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
@@ -125,6 +125,8 @@ class NodeRecipe:
             memory["gpu"], memory["gpu_peak"] = (
                 measure(self.device) for measure in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated)
             )
+        if self.whole is not None:
+            memory["first_sum"], facts["first_sum"] = self.whole.first_sum.nbytes, self.whole.first_sum.reason
         if self.loader is not None:
             use = self.loader.memory()
             memory["buffers"], memory["buffers_peak"] = use.in_use + use.idle, use.peak
@@ -199,6 +201,12 @@ class NodeRecipe:
         cached = self.captured is None  # weights that were cast once must be cast again at every replay
         enabled = self.options.precision == "bf16"
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=cached)
+
+
+def _uses(options: NodeOptions) -> int:
+    """How many times a run computes the whole graph: for every step, every validation, and the test."""
+    validations = 0 if options.validate == "none" else -(-options.epochs // options.validate_every)
+    return options.epochs + validations + 1
 
 
 def _normalises_batches(model: nn.Module) -> bool:

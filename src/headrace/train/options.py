@@ -73,6 +73,9 @@ class NodeOptions(RunOptions):
     norm: Literal["none", "batch", "layer"] = _option("none", "normalisation between layers")
     residual: bool = _option(False, "add each layer's input to its output")
     full_batch: bool = _option(False, "train on the whole graph at once, without sampling")
+    keep_sum: Literal["auto", "always", "never"] = _option(
+        "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
+    )
     batch_size: int = _option(1024, "training nodes per step")
     features: Literal["auto", "as_is", "rows"] = _option(
         "auto", "whether each node's features are scaled to sum to one (rows) or not (auto: if they look like bags of words)"
@@ -93,12 +96,15 @@ class NodeOptions(RunOptions):
         _choice(self, "model", "sage", "gcn", "gin", "gat", "gatv2")
         _choice(self, "mode", "auto", "cpu", "uva", "gpu", "mixed")
         _choice(self, "hot", "degree", "probability")
+        _choice(self, "keep_sum", "auto", "always", "never")
         on_cpu = self.device.partition(":")[0] == "cpu"
         of_gpu = self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture
         if on_cpu and of_gpu:
             raise ValueError("mode, device_cache, hot and capture say what a GPU does: they need device cuda")
         if self.capture and self.full_batch:
             raise ValueError("capture replays sampled batches: it does not go with full_batch")
+        if self.keep_sum == "always" and not self.full_batch:
+            raise ValueError("keep_sum keeps sums over a whole graph: it needs full_batch")
         self.cache_budget  # noqa: B018 - is it a size?
         _choice(self, "norm", "none", "batch", "layer")
         _choice(self, "class_weights", "none", "balanced")

@@ -1,0 +1,23 @@
+"""A transpose by a stable sort, in plain torch: on a GPU, where the native one cannot read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def transposed(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`indptr` and `indices` of the transpose, and the position each of its entries came from: the bits of the native one.
+
+    Rows ascend by the other end, and equal entries keep their order. Positions are int32 while they fit.
+    """
+    keys, position = torch.sort(indices, stable=True)
+    begins = torch.searchsorted(keys, torch.arange(len(indptr), dtype=keys.dtype, device=keys.device))
+    narrow = len(indices) <= torch.iinfo(torch.int32).max
+    return begins, _rows(indptr, indices)[position], position.to(torch.int32) if narrow else position
+
+
+def _rows(indptr: Tensor, indices: Tensor) -> Tensor:
+    """The row of every entry."""
+    rows = torch.arange(len(indptr) - 1, dtype=indices.dtype, device=indices.device)
+    return torch.repeat_interleave(rows, indptr.diff(), output_size=len(indices))
