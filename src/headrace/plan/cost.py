@@ -80,15 +80,16 @@ def split_overhead(machine: Machine, *, heavy_entries: int, group: int, width: i
     return Cost(moved, moved / machine.stream_rate + machine.call_seconds)
 
 
-def heaviest_row(machine: Machine, *, max_degree: int, width: int, dtype: torch.dtype, at_once: int) -> float:
-    """Seconds that one program takes for the longest row: `at_once` neighbours per round trip to memory.
+ROUND_TRIP = 0.9e-6  # seconds of a dependent read of an id and then of its row on a GPU: two trips to its memory
 
-    Where this is more than the whole sum takes, one program per row leaves the rest of the device waiting.
+
+def heaviest_row(machine: Machine, *, max_degree: int, at_once: int) -> float:
+    """Seconds that one program takes for the longest row, reading `at_once` neighbours per round trip to memory.
+
+    Where this is more than the whole sum takes, one program per row leaves the rest of the device waiting. On the CPU work is cut
+    by entries, and no row is anybody's alone for long.
     """
     return -(-max_degree // max(at_once, 1)) * ROUND_TRIP if machine.device == "cuda" else 0.0
-
-
-ROUND_TRIP = 0.9e-6  # of a dependent id -> row read on a GPU: two trips to its memory
 
 
 def product(machine: Machine, *, rows: int, wide: int, narrow: int, dtype: torch.dtype, gradient: bool = False) -> Cost:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from headrace._arrays import thread_count
 from headrace._device import device_of
+from headrace.graph.reorder.cache import last_level_cache
 from headrace.kernels import aggregate, attend
 from headrace.plan.machine import Machine, Product, RowRead
 
@@ -126,15 +126,7 @@ def _product(side: int, dtype: torch.dtype, device: torch.device, best: Callable
 def _cache_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or _USUAL_CACHE
-    found = [0]
-    for cache in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = cache.read_text().strip()
-        if text[:-1].isdigit():
-            found.append(int(text[:-1]) << {"K": 10, "M": 20, "G": 30}.get(text[-1], 0))
-    name = "SC_LEVEL3_CACHE_SIZE"
-    if not max(found) and name in getattr(os, "sysconf_names", {}):
-        found.append(max(os.sysconf(name), 0))
-    return max(found) or _USUAL_CACHE
+    return last_level_cache()
 
 
 def _cpu_name() -> str:
