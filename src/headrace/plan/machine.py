@@ -40,7 +40,7 @@ class Product:
 class Machine:
     """One device, measured (`probe`). Seconds are those of this library's own kernels, with all of `threads` at work.
 
-    >>> machine = Machine("cpu", "an example", 2, 32 << 20, 2e10, 1e-5, 1.0, (), ())
+    >>> machine = Machine("cpu", "an example", 2, 32 << 20, 2e10, (), 1e-5, (), 1.0, (), ())
     >>> Machine.from_dict(machine.as_dict()) == machine
     True
     """
@@ -50,7 +50,9 @@ class Machine:
     threads: int
     cache_bytes: int  # of the last-level cache, or of a GPU's L2
     stream_rate: float  # bytes per second that an element-wise operation reads and writes
+    own_rates: tuple[tuple[str, float], ...]  # the same where a row that has a factor of its own is added to another, by type
     call_seconds: float  # what one operation costs however small it is
+    layer_seconds: tuple[tuple[str, float], ...]  # what a step of one layer costs however small the graph is, by type
     attend_factor: float  # entries of a fused attention cost this many times those of a sum
     reads: tuple[RowRead, ...]
     products: tuple[Product, ...]
@@ -92,6 +94,16 @@ class Machine:
             raise ValueError("this machine has no measured products: make it with probe()")
         return _between([w for w, _ in measured], [r for _, r in measured], log(max(width, 1)), beyond=False)
 
+    def step_overhead(self, dtype: torch.dtype = torch.float32) -> float:
+        """Seconds of one layer's step on a graph of no size: what Python, autograd and casts take."""
+        known = dict(self.layer_seconds)
+        return known.get(_kind(dtype), max(known.values(), default=0.0))
+
+    def own_rate(self, dtype: torch.dtype = torch.float32) -> float:
+        """Bytes per second that are read and written where each row's own is added to its sum."""
+        known = dict(self.own_rates)
+        return known.get(_kind(dtype), min(known.values(), default=self.stream_rate))
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON writes it."""
         return asdict(self)
@@ -103,8 +115,12 @@ class Machine:
         missing = sorted({f.name for f in fields(cls)} - set(given))
         if unknown or missing:
             raise ValueError(f"this is no machine: it lacks {missing} and has {unknown}; measure it again with probe()")
-        reads = tuple(RowRead(**r) for r in given["reads"])
-        return cls(**{**given, "reads": reads, "products": tuple(Product(**p) for p in given["products"])})
+        lists = {
+            "reads": tuple(RowRead(**r) for r in given["reads"]),
+            "products": tuple(Product(**p) for p in given["products"]),
+            **{name: tuple((str(kind), float(value)) for kind, value in given[name]) for name in ("layer_seconds", "own_rates")},
+        }
+        return cls(**{**given, **lists})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON. What was there before stays whole until the new file is complete."""

@@ -12,15 +12,20 @@ from torch import Tensor
 
 from headrace._arrays import thread_count
 from headrace._device import device_of
+from headrace.graph import Dataset, Graph
 from headrace.graph.reorder.cache import last_level_cache
 from headrace.kernels import aggregate, attend
+from headrace.loader import WholeBatch
+from headrace.nn import GNN
 from headrace.plan.machine import Machine, Product, RowRead
 
 _USUAL_CACHE = 32 << 20
 _LARGEST = 512 << 20  # of a table out of the cache: enough for any cache but the largest, and made in a tenth of a second
 _DEGREE = 16
-_ROWS = (64, 256, 1024)  # bytes
+_ROWS = (16, 64, 256, 1024)  # bytes
 _SIDES = (8, 64, 256)  # of products
+_TYPES = (torch.float32, torch.bfloat16)
+_STREAM = 32 << 20  # bytes of an activation: what is written is new memory each time, as in training
 
 
 def probe(device: str | torch.device = "cpu", *, threads: int | None = None, repeats: int = 7) -> Machine:
@@ -36,12 +41,9 @@ def probe(device: str | torch.device = "cpu", *, threads: int | None = None, rep
     largest = max(min(6 * cache, _LARGEST), 64 << 20)
     reads = []
     buffer = torch.ones(largest // 4, device=where)  # written, so that its pages are there
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in _TYPES:
         for table in (min(512 << 10, cache // 4), cache // 2, largest):
             reads += [_read(buffer, table, row, dtype, best, workers) for row in _ROWS]
-    half = buffer[: len(buffer) // 2]
-    # Read, and written to where it lies: an addition in place. Caches are left behind by its size.
-    stream = 2 * half.nbytes / best(lambda: half.add_(0.0))
     tiny = torch.ones(16, 16, device=where)
     call = best(lambda: [tiny + tiny for _ in range(50)]) / 50
     return Machine(
@@ -49,12 +51,18 @@ def probe(device: str | torch.device = "cpu", *, threads: int | None = None, rep
         name=torch.cuda.get_device_name(where) if where.type == "cuda" else _cpu_name(),
         threads=workers,
         cache_bytes=cache,
-        stream_rate=stream,
+        stream_rate=_stream_rate(buffer, best),
+        own_rates=tuple((_name(t), _own_rate(buffer, t, best)) for t in _TYPES),
         call_seconds=call,
+        layer_seconds=tuple((_name(t), _layer_seconds(t, where, best)) for t in _TYPES),
         attend_factor=_attend_factor(buffer, min(cache // 2, largest), best, workers),
         reads=tuple(reads),
-        products=tuple(_product(side, dtype, where, best) for dtype in (torch.float32, torch.bfloat16) for side in _SIDES),
+        products=tuple(_product(side, dtype, where, best) for dtype in _TYPES for side in _SIDES),
     )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _timer(device: torch.device, repeats: int) -> Callable[[Callable[[], object]], float]:
@@ -96,7 +104,18 @@ def _read(
     budget = least if table < buffer.nbytes else max(least, buffer.nbytes // 3)  # twice the cache: not what the last run left there
     indptr, ids = _random_rows(count, max(budget // row, 4 * _DEGREE), buffer.device)
     seconds = best(lambda: aggregate(x, indptr, ids, threads=threads))
-    return RowRead(str(dtype).removeprefix("torch."), count * row, row, seconds / (len(ids) * (1 + 1 / _DEGREE)))
+    return RowRead(_name(dtype), count * row, row, seconds / (len(ids) * (1 + 1 / _DEGREE)))
+
+
+def _stream_rate(buffer: Tensor, best: Callable[[Callable[[], object]], float]) -> float:
+    x = buffer[: _STREAM // 4]
+    return 2 * x.nbytes / best(lambda: x + 1.0)
+
+
+def _own_rate(buffer: Tensor, dtype: torch.dtype, best: Callable[[Callable[[], object]], float]) -> float:
+    x = buffer.view(dtype)[: _STREAM // 4].view(-1, 64)
+    factor = torch.ones(len(x), 1, dtype=dtype, device=x.device)
+    return 3 * x.nbytes / best(lambda: torch.addcmul(x, x, factor))
 
 
 def _attend_factor(buffer: Tensor, table: int, best: Callable[[Callable[[], object]], float], threads: int) -> float:
@@ -120,7 +139,23 @@ def _product(side: int, dtype: torch.dtype, device: torch.device, best: Callable
     weight, grad = torch.ones(side, wide, dtype=dtype, device=device), torch.ones(rows, side, dtype=dtype, device=device)
     operations = 2.0 * rows * wide * side
     forward = operations / best(lambda: torch.nn.functional.linear(x, weight))
-    return Product(str(dtype).removeprefix("torch."), side, forward, operations / best(lambda: grad.t() @ x))
+    return Product(_name(dtype), side, forward, operations / best(lambda: grad.t() @ x))
+
+
+def _layer_seconds(dtype: torch.dtype, device: torch.device, best: Callable[[Callable[[], object]], float]) -> float:
+    """Of a step of a layer of a model that computes next to nothing."""
+    graph = Graph.from_edges([0, 1], [1, 0])
+    batch = WholeBatch(Dataset(graph, x=torch.ones(2, 8, dtype=dtype)), 2, keep_sum="never").to(device)
+    model = GNN(8, 8, 8, layers=2, conv="gcn").to(device)
+
+    def steps() -> None:
+        for _ in range(5):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+                loss = model(batch).float().sum()
+            loss.backward()
+
+    with torch.random.fork_rng(devices=[]):
+        return best(steps) / 10
 
 
 def _cache_bytes(device: torch.device) -> int:

@@ -37,7 +37,7 @@ def forward_cost(machine: Machine, layer: LayerWork, how: How, *, rows: int, dty
     total = mm(layer.wide, layer.mapped)
     if how != "kept":
         total = total + sums(summed_width(layer, how))
-    own = _own(machine, layer, how, rows, dtype)
+    own = _own(machine, layer, how, rows, dtype) + Cost(0.0, machine.step_overhead(dtype) / 3)  # backward is two of three parts
     return total + own + _rest(machine, layer, how, rows, dtype, mm) + _activation(machine, layer, rows, dtype)
 
 
@@ -52,7 +52,8 @@ def step_cost(machine: Machine, layer: LayerWork, how: How, *, rows: int, dtype:
     if gradient_sums(layer, how):
         # A fused attention goes back over rows and over columns, each time with the scores to make again.
         total = total + (2 if layer.attends else 1) * sums(summed_width(layer, how)) + _own(machine, layer, how, rows, dtype)
-    return total + _rest(machine, layer, how, rows, dtype, back) + _activation(machine, layer, rows, dtype)
+    fixed = Cost(0.0, machine.step_overhead(dtype) * 2 / 3)
+    return total + _rest(machine, layer, how, rows, dtype, back) + _activation(machine, layer, rows, dtype) + fixed
 
 
 def summed_width(layer: LayerWork, how: How) -> int:
@@ -76,7 +77,8 @@ def _own(machine: Machine, layer: LayerWork, how: How, rows: int, dtype: torch.d
     """The own row, added to the sum (gcn, gin): two rows read and one written. In gcn's kept sums it is there already."""
     if layer.kind not in ("gcn", "gin") or (how == "kept" and layer.kind == "gcn"):
         return Cost()
-    return elementwise(machine, rows=rows, width=summed_width(layer, how), passes=3, itemsize=dtype.itemsize)
+    moved = 3.0 * rows * summed_width(layer, how) * dtype.itemsize
+    return Cost(moved, machine.call_seconds + moved / machine.own_rate(dtype))
 
 
 def _rest(
