@@ -114,7 +114,7 @@ class Machine:
         unknown = sorted(set(given) - {f.name for f in fields(cls)})
         missing = sorted({f.name for f in fields(cls)} - set(given))
         if unknown or missing:
-            raise ValueError(f"this is no machine: it lacks {missing} and has {unknown}; measure it again with probe()")
+            raise ValueError(f"this is no measured machine: it lacks {missing} and has {unknown}; measure it again with probe()")
         lists = {
             "reads": tuple(RowRead(**r) for r in given["reads"]),
             "products": tuple(Product(**p) for p in given["products"]),

@@ -146,15 +146,15 @@ def _layer_seconds(dtype: torch.dtype, device: torch.device, best: Callable[[Cal
     """Of a step of a layer of a model that computes next to nothing."""
     graph = Graph.from_edges([0, 1], [1, 0])
     batch = WholeBatch(Dataset(graph, x=torch.ones(2, 8, dtype=dtype)), 2, keep_sum="never").to(device)
-    model = GNN(8, 8, 8, layers=2, conv="gcn").to(device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        model = GNN(8, 8, 8, layers=2, conv="gcn").to(device)
 
-    def steps() -> None:
-        for _ in range(5):
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-                loss = model(batch).float().sum()
-            loss.backward()
+        def steps() -> None:
+            for _ in range(5):
+                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+                    loss = model(batch).float().sum()
+                loss.backward()
 
-    with torch.random.fork_rng(devices=[]):
         return best(steps) / 10
 
 
