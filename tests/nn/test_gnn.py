@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import headrace as hr
-from headrace.loader import NeighborLoader
-from headrace.loader import WholeBatch
+from headrace.loader import NeighborLoader, WholeBatch
 from headrace.nn import GNN, GATConv, GCNConv, GINConv, SAGEConv
 from headrace.nn.gnn import KINDS
 

@@ -144,4 +144,5 @@ def test_folded_norms_are_those_of_weights_of_one(loop):
     for a, b in zip(results(layer, x, graph), results(layer, x, ones), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
     norms = [kept for name, kept in graph._derived.items() if name.startswith("gcn norm")]
-    assert norms and all(norm.weight is None and norm.scale.shape == (NODES,) for norm in norms)  # nothing per edge
+    assert norms
+    assert all(norm.weight is None and norm.scale.shape == (NODES,) for norm in norms)  # nothing per edge

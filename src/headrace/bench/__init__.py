@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from headrace.bench import aggregate, cache, gather, loader, sampling, train
+from headrace.bench import aggregate, cache, gather, loader, sampling, train, whole_graph
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
@@ -29,10 +29,12 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "aggregate": aggregate.run,
     "loader": loader.run,
     "train": train.run,
+    "whole-graph": whole_graph.run,
     "gpu-sampling": _on_gpu("gpu_sampling"),
     "gpu-gather": _on_gpu("gpu_gather"),
     "gpu-epoch": _on_gpu("gpu_epoch"),
     "gpu-tiers": _on_gpu("gpu_tiers"),
+    "gpu-whole-graph": _on_gpu("gpu_whole_graph"),
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

@@ -30,6 +30,11 @@ def pyg_backend() -> str | None:
     return "pyg-lib" if pyg.WITH_PYG_LIB else "torch-sparse" if pyg.WITH_TORCH_SPARSE else None
 
 
+def has_pyg() -> bool:
+    """Whether PyG is installed: its layers need no binaries."""
+    return importlib.util.find_spec("torch_geometric") is not None
+
+
 @cache
 def has_dgl() -> bool:
     """Whether DGL is installed and its binaries load."""

@@ -110,6 +110,9 @@ def show_result(result: NodeResult, data: Dataset) -> None:
         table.add_row("peak memory", f"{max(e['memory']['peak'] for e in epochs) / 2**20:,.0f} MiB")
         if "gpu_peak" in epochs[-1]["memory"]:
             table.add_row("peak memory of the GPU", f"{epochs[-1]['memory']['gpu_peak'] / 2**20:,.0f} MiB")
+        if kept := epochs[-1].get("first_sum"):
+            held = epochs[-1]["memory"]["first_sum"]
+            table.add_row("sums of the features", kept + (f" ({held / 2**20:,.0f} MiB)" if held else ""))
         if tiers := epochs[-1].get("tiers"):
             rows = sum(tier["hits"] for tier in tiers) or 1
             read = [f"{tier['name']} {100 * tier['hits'] / rows:.0f} %" for tier in tiers if tier["rows"]]

@@ -13,11 +13,6 @@ def transposed(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]
     """
     keys, position = torch.sort(indices, stable=True)
     begins = torch.searchsorted(keys, torch.arange(len(indptr), dtype=keys.dtype, device=keys.device))
-    narrow = len(indices) <= torch.iinfo(torch.int32).max
-    return begins, _rows(indptr, indices)[position], position.to(torch.int32) if narrow else position
-
-
-def _rows(indptr: Tensor, indices: Tensor) -> Tensor:
-    """The row of every entry."""
     rows = torch.arange(len(indptr) - 1, dtype=indices.dtype, device=indices.device)
-    return torch.repeat_interleave(rows, indptr.diff(), output_size=len(indices))
+    targets = torch.repeat_interleave(rows, indptr.diff(), output_size=len(indices))[position]
+    return begins, targets, position.to(torch.int32) if len(indices) <= torch.iinfo(torch.int32).max else position

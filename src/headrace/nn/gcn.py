@@ -77,6 +77,7 @@ class GCNConv(nn.Module):
         if isinstance(x, tuple):
             raise ValueError("GCNConv takes one x, not a pair: its norms are those of one set of nodes (SAGEConv takes pairs)")
         where = structure_of(where, x, edge_weight, ids)
+        out: Tensor
         if summed is not None:
             out = self.lin(summed)
         elif transform_first(where, self.in_channels, self.out_channels, order=self.order, gradient=gradient_of(x)):

@@ -43,9 +43,7 @@ class GINConv(nn.Module):
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
 
-    def forward(
-        self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None, summed: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None, summed: Tensor | None = None) -> Tensor:
         """New rows of the targets.  # [num_src, in] -> [num_dst, out]
 
         `summed` are the sums that `fixed_sum` makes of `x`, if they are there already.

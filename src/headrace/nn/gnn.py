@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -172,7 +172,7 @@ class GNN(nn.Module):
         if x is None:
             raise ValueError("the batch has no features: give the dataset an x")
         kept: FirstSum | None = getattr(batch, "first_sum", None)
-        summed = None if kept is None else kept.of(self.layers[0], x, blocks[-1])
+        summed = None if kept is None else kept.of(cast(Layer, self.layers[0]), x, blocks[-1])
         for layer, block in zip(self.layers, reversed(blocks), strict=True):
             if getattr(layer.conv, "wants_degree", False) and getattr(block, "degree", 0) is None:
                 block = dataclasses.replace(block, degree=batch.degree[: block.num_src])

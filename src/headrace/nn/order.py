@@ -24,9 +24,7 @@ _GATHER = 20
 _PRODUCTS = {"none": 1, "weights": 2, "all": 3}  # of a linear map: forward, for its weights, for its input
 
 
-def transform_first(
-    where: Structure, wide: int, narrow: int, *, order: Order = "auto", gradient: Gradient = "none"
-) -> bool:
+def transform_first(where: Structure, wide: int, narrow: int, *, order: Order = "auto", gradient: Gradient = "none") -> bool:
     """Whether a linear map from `wide` to `narrow` columns had better come before the sum over neighbours.
 
     Before, it is applied to every source and the sum is over `narrow` columns; after, it is applied to the targets only. In a
@@ -52,9 +50,7 @@ def step_cost(where: Structure, wide: int, narrow: int, order: Literal["aggregat
     return _PRODUCTS[gradient] * rows * wide * narrow + sums * _GATHER * entries_of(where) * width
 
 
-def keeping_pays(
-    where: Structure, wide: int, narrow: int, *, uses: int, order: Order = "auto", adds_own: bool = False
-) -> bool:
+def keeping_pays(where: Structure, wide: int, narrow: int, *, uses: int, order: Order = "auto", adds_own: bool = False) -> bool:
     """Whether sums of the features, made once at their full width, cost less over `uses` steps than summing at every step.
 
     With kept sums a step is the product alone. `adds_own`: the own row is added to them at every step (GIN), at full width.

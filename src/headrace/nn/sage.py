@@ -58,9 +58,7 @@ class SAGEConv(nn.Module):
             if hasattr(self, name):
                 getattr(self, name).reset_parameters()
 
-    def forward(
-        self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None, summed: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None, summed: Tensor | None = None) -> Tensor:
         """New rows of the targets.  # [num_src, in] -> [num_dst, out]
 
         With `ids`, source i is row `ids[i]` of `x`: a whole feature array, of which only what the sums need is read. `summed` are

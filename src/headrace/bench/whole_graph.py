@@ -1,0 +1,147 @@
+"""Seconds of a training step of GCN and GIN on a whole graph, beside PyG in the fastest of its forms."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from headrace import _native
+from headrace.bench import peers
+from headrace.bench.measure import Row, time_in_turn
+from headrace.bench.setting import Setting, resident
+from headrace.bench.whole_models import (
+    BUILDS_MESSAGES,
+    CASES,
+    FORMS,
+    TYPES,
+    Case,
+    Training,
+    check_equal,
+    message_bytes,
+    ours,
+    pyg,
+    sum_bytes,
+)
+from headrace.graph import Dataset
+
+_CPU = torch.device("cpu")
+_BARE = 64  # columns of the rows that the bare loop takes
+_MESSAGES = 2 << 30  # bytes of messages beyond which a form that builds them is left out
+
+
+def run(setting: Setting) -> list[Row]:
+    """Ours in fp32 and bf16, and with sums of the features made at every step. The limit is the time of bare sums, every
+    neighbour's row read anew (reuse may beat it), and of the matrix products."""
+    data = setting.dataset()
+    if data.x is None or data.y is None:
+        raise ValueError("this dataset has no features or no labels to train with")
+    torch.set_num_threads(setting.threads)
+    rows = []
+    for case in CASES:
+        rows += _case_rows(setting, data, case)
+    return rows
+
+
+def _case_rows(setting: Setting, data: Dataset, case: Case) -> list[Row]:
+    setting.progress(f"{case}: checking")
+    wants_pyg = setting.wants("pyg") and peers.has_pyg()
+    form = _fastest_form(setting, data, case) if wants_pyg else None
+    makers: dict[str, Callable[[], Training]] = {
+        "ours": lambda: ours(case, data, _CPU),
+        "ours, sums at every step": lambda: ours(case, data, _CPU, keep="never"),
+        "ours, bf16": lambda: ours(case, data, _CPU, "bf16"),
+    }
+    if form is not None:
+        makers[f"PyG, {form}"] = lambda: pyg(case, data, _CPU, form)
+    peaks = {name: _peak(make) for name, make in makers.items()}
+    runs = {name: make() for name, make in makers.items()}
+    for name, training in runs.items():
+        if name != "ours":
+            check_equal(ours(case, data, _CPU), training, name)
+    setting.progress(f"{case}: training")
+    seconds = time_in_turn({name: training.step for name, training in runs.items()}, repeats=setting.repeats)
+    rows = []
+    theirs = {name: s for name, s in seconds.items() if not name.startswith("ours")}
+    for precision, name in (("fp32", "ours"), ("bf16", "ours, bf16")):
+        others = theirs if precision == "bf16" else {n: s for n, s in seconds.items() if n not in ("ours", "ours, bf16")}
+        title = f"{case}, {precision}, {setting.threads} threads"
+        metric = f"step, {case.flop(data) / 1e9:.1f} GFLOP of products"
+        floor = _floor(case, data, TYPES[precision], setting.threads)  # type: ignore[index]
+        rows.append(Row("whole-graph", title, metric, "s", seconds[name], others, floor))
+    if all(peak is not None for peak in peaks.values()):
+        most = {name: peak / 2**20 for name, peak in peaks.items() if peak is not None}
+        rows.append(Row("whole-graph", f"{case}, memory", "peak of two steps above the data", "MiB", most.pop("ours"), most))
+    return rows
+
+
+def _fastest_form(setting: Setting, data: Dataset, case: Case) -> str:
+    seconds = {}
+    for form in FORMS:
+        if form in BUILDS_MESSAGES and message_bytes(case, data) > _MESSAGES:
+            continue
+        training = pyg(case, data, _CPU, form)
+        check_equal(ours(case, data, _CPU), training, f"PyG, {form}", steps=2)
+        seconds[form] = _median_step(training, 2)
+    setting.progress(f"{case}: PyG takes " + ", ".join(f"{s:.3f} s from {form}" for form, s in seconds.items()))
+    return min(seconds, key=lambda form: seconds[form])
+
+
+def _median_step(training: Training, repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        begin = perf_counter()
+        training.step()
+        times.append(perf_counter() - begin)
+    return statistics.median(times)
+
+
+def _peak(make: Callable[[], Training]) -> int | None:
+    """Bytes by which the process is larger at its largest, from building a training to its second step. None where the system
+    does not forget earlier peaks (Linux does, when asked)."""
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        training = make()
+        for _ in range(2):
+            training.step()
+        return max(_status("VmHWM") - before, 1)
+    except OSError:
+        return None
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) << 10
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def _floor(case: Case, data: Dataset, dtype: torch.dtype, threads: int) -> float:
+    """Seconds of the sums and of the products, at the rates of the bare loop over rows of 64 and of one large product."""
+    graph, narrow = data.graph, data.graph.indices.to(torch.int32)
+    x = resident(torch.zeros(data.num_nodes, _BARE, dtype=dtype))
+    out = resident(x)
+    times = []
+    for _ in range(3):
+        begin = perf_counter()
+        _native.bare_sum(x, graph.indptr, narrow, out, threads)
+        times.append(perf_counter() - begin)
+    rate = sum_bytes(data, _BARE, x.element_size()) / statistics.median(times)
+    return case.sum_bytes(data, x.element_size()) / rate + case.flop(data) / _product_rate(dtype)
+
+
+def _product_rate(dtype: torch.dtype) -> float:
+    a, b = torch.randn(60_000, 256).to(dtype), torch.randn(256, 256).to(dtype)
+    out = torch.empty(60_000, 256, dtype=dtype)
+    times = []
+    for _ in range(5):
+        begin = perf_counter()
+        torch.mm(a, b, out=out)
+        times.append(perf_counter() - begin)
+    return 2 * 60_000 * 256 * 256 / statistics.median(times)
