@@ -12,6 +12,7 @@ from headrace import _native
 from headrace._arrays import thread_count
 from headrace.kernels import _gpu
 from headrace.kernels._direct import direct
+from headrace.kernels._work import Work
 
 
 def sum_type(dtype: torch.dtype) -> torch.dtype:
@@ -42,7 +43,7 @@ def _run(
         for name, tensor in given.items():
             if tensor is not None and tensor.device != x.device:
                 raise ValueError(f"{name} is on {tensor.device}, x is on {x.device}: move them to one device")
-        work = _gpu.Work(x.detach(), indptr, indices, None if weight is None else weight.detach(), ids, scale, row_scale, reduce)
+        work = Work(x.detach(), indptr, indices, None if weight is None else weight.detach(), ids, scale, row_scale, reduce)
         return _gpu.forward(work, launch, plan)
     rows = len(indptr) - 1
     if rows < 0:
@@ -116,7 +117,7 @@ def _run_backward(
     if t_indptr is None or t_indices is None or len(t_indptr) != columns + 1 or (positions and t_permutation is None):
         t_indptr = t_indices = t_permutation = None
     if x.device.type != "cpu":
-        work = _gpu.Work(x, indptr, indices, weight, ids, scale, row_scale, reduce)
+        work = Work(x, indptr, indices, weight, ids, scale, row_scale, reduce)
         back = _gpu.Transpose(t_indptr, t_indices, t_permutation, t_launch, t_plan)
         return _gpu.backward(work, grad, where, back, need_x=need_x, need_weight=need_weight)
     entries, begin, end = len(indices), int(indptr[0]), int(indptr[-1])

@@ -19,6 +19,7 @@ from headrace.kernels import _gpu
 from headrace.kernels._direct import direct
 from headrace.kernels._on_gpu import on_gpu
 from headrace.kernels._sharded import check_ids
+from headrace.kernels._work import Work
 
 
 def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | None = None, check: bool = True) -> Tensor:
@@ -105,7 +106,7 @@ def _sum_by_id(ids: Tensor, grad: Tensor, rows: int) -> Tensor:
     entry = torch.arange(len(ids) + 1, device=ids.device)
     begins, sources, _ = _gpu.transposed(entry, ids, rows)
     flat = grad.reshape(len(ids), grad.shape[1:].numel())
-    return _gpu.sum_rows(flat, begins, sources, None).reshape(rows, *grad.shape[1:])
+    return _gpu.forward(Work(flat.contiguous(), begins, sources))[0].reshape(rows, *grad.shape[1:])
 
 
 _gather_backward = torch.library.custom_op("headrace::gather_backward", _sum_by_id, mutates_args=())

@@ -42,10 +42,16 @@ def prepare(
     tensor([0])
     """
     chosen = launch or chosen_for(rows, width, dtype)
-    made = Prepared(chosen, heavy_groups(rows.indptr, chosen.group) if chosen.variant == "split" else ())
+    made = Prepared(chosen, tuple(_needed(rows, chosen)))
     if reverse is None:
         return made
     return replace(made, reverse=made if reverse.indices is rows.indices else prepare(reverse, launch, width=width, dtype=dtype))
+
+
+def _needed(rows: Rows, launch: Launch) -> tuple[Tensor, ...]:
+    if launch.variant == "split":
+        return heavy_groups(rows.indptr, launch.group)
+    return windows(rows.indptr, rows.indices, launch.window) if launch.variant == "window" else ()
 
 
 def chosen_for(rows: Rows, width: int, dtype: torch.dtype) -> Launch:
@@ -66,3 +72,35 @@ def heavy_groups(indptr: Tensor, group: int) -> tuple[Tensor, ...]:
     owner = torch.repeat_interleave(torch.arange(len(heavy), device=indptr.device), counts)
     begins = indptr[heavy][owner] + (torch.arange(len(owner), device=indptr.device) - firsts[owner]) * group
     return heavy, firsts, begins, torch.minimum(begins + group, indptr[heavy + 1][owner])
+
+
+def windows(indptr: Tensor, indices: Tensor, window: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The distinct neighbours of every `window` rows: where each window begins, the neighbours, and a bit per row that has it.
+
+    An edge that comes several times is several neighbours, each with the bits that are left.
+    """
+    begin, end = (int(indptr[0]), int(indptr[-1])) if len(indptr) else (0, 0)
+    count = -(-max(len(indptr) - 1, 0) // window)
+    columns = indices[begin:end].long()
+    row = torch.repeat_interleave(torch.arange(max(len(indptr) - 1, 0), device=indptr.device), indptr.diff())
+    most = int(columns.max()) + 1 if len(columns) else 1
+    edge, _ = torch.sort(((row // window) * most + columns) * window + row % window)  # by window, neighbour, row
+    key, bit = edge // window, torch.bitwise_left_shift(torch.ones_like(edge), edge % window)
+    new = torch.ones_like(edge, dtype=torch.bool)
+    new[1:] = edge[1:] != edge[:-1]
+    if not bool(new.all()):  # bring the first, the second, ... of repeated edges together
+        place = torch.arange(len(edge), device=edge.device)
+        repeat = place - torch.where(new, place, 0).cummax(0).values
+        order = torch.sort(repeat, stable=True).indices
+        order = order[torch.sort(key[order], stable=True).indices]
+        key, bit, repeat = key[order], bit[order], repeat[order]
+        key_or_repeat = (key[1:] != key[:-1]) | (repeat[1:] != repeat[:-1])
+    else:
+        key_or_repeat = key[1:] != key[:-1]
+    first = torch.ones_like(key, dtype=torch.bool)
+    first[1:] = key_or_repeat
+    number = first.cumsum(0) - 1
+    bits = torch.zeros(int(first.sum()), dtype=torch.int64, device=key.device).index_add_(0, number, bit)
+    distinct = key[first]
+    begins = torch.searchsorted(distinct // most, torch.arange(count + 1, device=key.device))
+    return begins, (distinct % most).to(indices.dtype), bits.to(torch.int32)

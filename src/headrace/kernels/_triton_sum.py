@@ -1,94 +1,209 @@
-"""Weighted sums of rows over a CSR, on a GPU: a program per row and block of columns, entries in order: always the same bits."""
+"""Sums of rows over a CSR, on a GPU: a program per row (or group of a heavy row) and block of columns.
+
+A program reads a tile of several neighbours by a block of columns at a time: their ids are one read and their rows many that wait
+for nothing else, where a loop over single ids would wait for each. Blocks of columns are the outer axis of the grid, so that all
+rows are done with one slice of x before the next. One warp is best on an H200: with more, the sum over a tile has to pass
+through shared memory. Sums are kept in fp32 (fp64 for fp64 rows), every element is written once and by one program, and the
+order of the additions depends on the launch alone: always the same bits.
+"""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-_ENTRIES = 8  # read at a time
+from headrace.kernels._work import Work
+from headrace.kernels.launch import Launch
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _sum_kernel(  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["sources", "rows_of_x", "count"])  # type: ignore[untyped-decorator]
+def sum_kernel(  # type: ignore[no-untyped-def]
     x,
-    indptr,
+    begins,
+    ends,
     indices,
     ids,
     weight,
+    position,
     scale,
+    row_scale,
+    taken,
+    forward,
     out,
-    width,
+    sources,
+    rows_of_x,
+    count,
     by_id: tl.constexpr,
     weighted: tl.constexpr,
+    placed: tl.constexpr,
     scaled: tl.constexpr,
+    row_scaled: tl.constexpr,
+    chosen: tl.constexpr,
     mean: tl.constexpr,
-    wide: tl.constexpr,
+    limit: tl.constexpr,
+    width: tl.constexpr,
+    rows: tl.constexpr,
+    entries: tl.constexpr,
+    columns: tl.constexpr,
+    stages: tl.constexpr,
+):
+    """out[v] = row_scale[v] * sum over e from begins[v] to ends[v] of weight * scale[s] * x[s], s = indices[e].
+
+    `placed`: the weight of entry e is weight[position[e]]. `chosen`: an element counts where taken[s] is position[e] - forward[s],
+    which is the gradient of a maximum. `limit`: rows of more entries are left alone. `rows` at a time share a program.
+    """
+    kind: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
+    row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    inside = column < width
+    valid = row < count
+    begin = tl.load(begins + row, mask=valid, other=0)
+    end = tl.load(ends + row, mask=valid, other=0)
+    if limit > 0:
+        valid = valid & (end - begin <= limit)
+        end = tl.where(valid, end, begin)
+    most = tl.max(end - begin, axis=0)
+    total = tl.zeros([rows, columns], dtype=kind)
+    for first in tl.range(0, most, entries, num_stages=stages):
+        entry = begin[:, None] + (first + tl.arange(0, entries))[None, :]
+        there = entry < end[:, None]
+        source = tl.load(indices + entry, mask=there, other=-1).to(tl.int64)
+        there = (source >= 0) & (source < sources)
+        if weighted or chosen:
+            at = entry
+            if placed:
+                at = tl.load(position + entry, mask=there, other=0).to(tl.int64)
+        if chosen:
+            slot = (at - tl.load(forward + source, mask=there, other=0)).to(tl.int32)
+        if scaled:
+            factor = tl.load(scale + source, mask=there, other=0.0).to(kind)
+        if by_id:
+            source = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
+            there = (source >= 0) & (source < rows_of_x)
+        place = (source * width)[:, :, None] + column[None, None, :]
+        seen = there[:, :, None] & inside[None, None, :]
+        if chosen:
+            seen = seen & (tl.load(taken + place, mask=seen, other=-1) == slot[:, :, None])
+        value = tl.load(x + place, mask=seen, other=0.0).to(kind)
+        if weighted:
+            value *= tl.load(weight + at, mask=there, other=0.0).to(kind)[:, :, None]
+        if scaled:
+            value *= factor[:, :, None]
+        total += tl.sum(value, axis=1)
+    if mean:
+        total /= tl.maximum(end - begin, 1).to(kind)[:, None]
+    if row_scaled:
+        total *= tl.load(row_scale + row, mask=valid, other=0.0).to(kind)[:, None]
+    target = (row * width)[:, None] + column[None, :]
+    tl.store(out + target, total.to(out.dtype.element_ty), mask=valid[:, None] & inside[None, :])
+
+
+@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
+def add_groups_kernel(  # type: ignore[no-untyped-def]
+    parts,
+    heavy,
+    firsts,
+    degrees_begin,
+    row_scale,
+    out,
+    count,
+    row_scaled: tl.constexpr,
+    mean: tl.constexpr,
+    width: tl.constexpr,
     entries: tl.constexpr,
     columns: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
+    """out[heavy[h]] = the sum of its groups, in order."""
+    number = tl.program_id(0).to(tl.int64)
+    row = tl.load(heavy + number)
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     inside = column < width
-    begin, end = tl.load(indptr + row), tl.load(indptr + row + 1)
-    total = tl.zeros([columns], dtype=tl.float64 if wide else tl.float32)
+    begin, end = tl.load(firsts + number), tl.load(firsts + number + 1)
+    total = tl.zeros([columns], dtype=parts.dtype.element_ty)
     for first in range(begin, end, entries):
-        entry = first + tl.arange(0, entries)
-        there = entry < end
-        source = tl.load(indices + entry, mask=there, other=0).to(tl.int64)
-        if scaled:
-            factor = tl.load(scale + source, mask=there, other=0.0).to(total.dtype)
-        if by_id:
-            source = tl.load(ids + source, mask=there, other=0).to(tl.int64)
-        rows = tl.load(x + source[:, None] * width + column[None, :], mask=there[:, None] & inside[None, :], other=0.0)
-        rows = rows.to(total.dtype)
-        if weighted:
-            rows *= tl.load(weight + entry, mask=there, other=0.0).to(total.dtype)[:, None]
-        if scaled:
-            rows *= factor[:, None]
-        total += tl.sum(rows, axis=0)
+        group = first + tl.arange(0, entries)
+        place = (group * width)[:, None] + column[None, :]
+        total += tl.sum(tl.load(parts + place, mask=(group < end)[:, None] & inside[None, :], other=0.0), axis=0)
     if mean:
-        total /= tl.maximum(end - begin, 1).to(total.dtype)
+        total /= (tl.load(degrees_begin + row + 1) - tl.load(degrees_begin + row)).to(total.dtype)
+    if row_scaled:
+        total *= tl.load(row_scale + row).to(total.dtype)
     tl.store(out + row * width + column, total.to(out.dtype.element_ty), mask=inside)
 
 
-def sum_rows(
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    weight: Tensor | None = None,
-    *,
-    ids: Tensor | None = None,
-    scale: Tensor | None = None,
-    mean: bool = False,
-) -> Tensor:
-    """sum over e in row v of weight[e] * scale[s] * x[s], s = indices[e], in fp32 (fp64 for fp64 rows).  # [n, d] -> [rows, d]
-
-    With `ids`, source s is row `ids[s]` of `x`. `mean` divides by the number of entries.
-    """
-    rows, width = len(indptr) - 1, x.shape[1]
-    out = x.new_empty(rows, width)
+def sum_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> Tensor:
+    """The sum or mean of `work`, by the launch "row", or "split" with the groups of its heavy rows.  # -> [rows, d]"""
+    out = work.x.new_empty(work.rows, work.x.shape[1])
     if out.numel() == 0:
         return out
-    columns = min(max(triton.next_power_of_2(width), 16), 128)
-    grid = (rows, triton.cdiv(width, columns))
-    _sum_kernel[grid](
-        x,
-        indptr,
-        indices,
-        indices if ids is None else ids,
-        x if weight is None else weight,
-        x if scale is None else scale,
-        out,
-        width,
-        by_id=ids is not None,
-        weighted=weight is not None,
-        scaled=scale is not None,
-        mean=mean,
-        wide=x.dtype == torch.float64,
-        entries=_ENTRIES,
-        columns=columns,
-        num_warps=2 if columns > 64 else 1,
-    )
+    split = launch.variant == "split" and len(plan[0]) > 0
+    if split:
+        heavy, firsts, begins, ends = plan
+        parts = out.new_empty(len(begins), out.shape[1], dtype=torch.float64 if out.dtype == torch.float64 else torch.float32)
+        _launch(replace(work, row_scale=None, reduce="sum"), begins, ends, parts, launch)
+    _launch(work, work.indptr[:-1], work.indptr[1:], out, launch, limit=launch.group if split else 0)
+    if split:
+        with on(out.device):
+            add_groups_kernel[len(heavy), triton.cdiv(out.shape[1], launch.columns)](
+                parts,
+                heavy,
+                firsts,
+                work.indptr,
+                parts if work.row_scale is None else work.row_scale,
+                out,
+                len(heavy),
+                row_scaled=work.row_scale is not None,
+                mean=work.reduce == "mean",
+                width=out.shape[1],
+                entries=8,
+                columns=launch.columns,
+                num_warps=1,
+            )
     return out
+
+
+def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launch, *, limit: int = 0) -> None:
+    x, count, width = work.x, len(begins), work.x.shape[1]
+    rows = launch.rows if launch.variant == "row" or limit else 1
+    with on(x.device):
+        sum_kernel[triton.cdiv(count, rows), triton.cdiv(width, launch.columns)](
+            x,
+            begins,
+            ends,
+            work.indices,
+            work.indices if work.ids is None else work.ids,
+            x if work.weight is None else work.weight,
+            work.indices if work.position is None else work.position,
+            x if work.scale is None else work.scale,
+            x if work.row_scale is None else work.row_scale,
+            work.indices if work.taken is None else work.taken,
+            work.indptr if work.forward is None else work.forward,
+            out,
+            work.sources,
+            x.shape[0],
+            count,
+            by_id=work.ids is not None,
+            weighted=work.weight is not None,
+            placed=work.position is not None,
+            scaled=work.scale is not None,
+            row_scaled=work.row_scale is not None,
+            chosen=work.taken is not None,
+            mean=work.reduce == "mean",
+            limit=limit,
+            width=width,
+            rows=rows,
+            entries=launch.entries,
+            columns=launch.columns,
+            stages=launch.stages,
+            num_warps=launch.warps,
+        )
+
+
+def on(device: torch.device) -> AbstractContextManager[object]:
+    """The device of the tensors, for a launch goes to the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
