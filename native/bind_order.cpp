@@ -86,7 +86,7 @@ nb::tuple permute(const In1<int64_t>& indptr, const In& indices, const In1<int64
             nb::gil_scoped_release release;
             const int64_t rows = length(order);
             check_csr(indptr.data(), data, rows, length(indices), rows, threads);
-            Array<int64_t> position(rows);
+            Array<std::remove_const_t<std::remove_pointer_t<decltype(data)>>> position(rows);
             invert(order.data(), rows, position.data(), threads);
             return permute_csr(indptr.data(), data, rows, order.data(), position.data(), threads);
         }();

@@ -82,16 +82,11 @@ private:
     int32_t used_ = 0, newest_ = kNone;
 };
 
-}  // namespace
-
+// Reads `count` rows of each window once the cache is warm; with a count of 0 everything, from a cold cache.
 template <class Id>
-Reads simulate_lru(const int64_t* indptr, const Id* indices, int64_t rows, const int64_t* order, int64_t capacity, int64_t windows,
-                   int threads) {
-    const int64_t entries = indptr[rows];
-    const int32_t slots = static_cast<int32_t>(std::clamp<int64_t>(capacity, 1, std::min<int64_t>(std::max<int64_t>(rows, 1), INT32_MAX)));
-    const int64_t count = std::max<int64_t>(slots, kLeastCounted);
-    const bool whole = windows * (kWarmUp * slots + count) >= entries;
-    if (whole) windows = 1;
+Reads simulate(const int64_t* indptr, const Id* indices, int64_t rows, const int64_t* order, int32_t slots, int64_t windows,
+               int64_t count, int threads) {
+    const bool whole = count == 0;
     threads = useful_threads(threads, windows, 1);
     int64_t counted = 0, missed = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : counted, missed)
@@ -106,8 +101,8 @@ Reads simulate_lru(const int64_t* indptr, const Id* indices, int64_t rows, const
                 const int64_t v = order ? order[i] : i;
                 for (int64_t e = indptr[v]; e < indptr[v + 1]; ++e) {
                     if (e + 8 < indptr[v + 1]) cache.ahead(indices[e + 8]);
+                    counting = counting || cache.full() || read++ >= kWarmUp * slots;
                     const bool hit = cache.read(indices[e]);
-                    counting = counting || cache.full() || ++read >= kWarmUp * slots;
                     mine += counting;
                     missed += counting && !hit;
                 }
@@ -116,6 +111,18 @@ Reads simulate_lru(const int64_t* indptr, const Id* indices, int64_t rows, const
         }
     }
     return {counted, missed};
+}
+
+}  // namespace
+
+template <class Id>
+Reads simulate_lru(const int64_t* indptr, const Id* indices, int64_t rows, const int64_t* order, int64_t capacity, int64_t windows,
+                   int threads) {
+    const int32_t slots = static_cast<int32_t>(std::min<int64_t>({capacity, std::max<int64_t>(rows, 1), INT32_MAX}));
+    const int64_t count = std::max<int64_t>(slots, kLeastCounted);
+    if (windows <= indptr[rows] / (kWarmUp * slots + count))
+        return simulate(indptr, indices, rows, order, slots, windows, count, threads);
+    return simulate(indptr, indices, rows, order, slots, 1, 0, threads);
 }
 
 template Reads simulate_lru(const int64_t*, const int32_t*, int64_t, const int64_t*, int64_t, int64_t, int);

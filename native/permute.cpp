@@ -7,7 +7,8 @@
 
 namespace headrace {
 
-void invert(const int64_t* order, int64_t count, int64_t* position, int threads) {
+template <class Id>
+void invert(const int64_t* order, int64_t count, Id* position, int threads) {
     threads = useful_threads(threads, count, 1 << 16);
     FirstError error;
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -18,15 +19,15 @@ void invert(const int64_t* order, int64_t count, int64_t* position, int threads)
             error.set("it names a node that is not there");
             continue;
         }
-        int64_t none = -1;
-        if (!__atomic_compare_exchange_n(&position[order[i]], &none, i, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        Id none = -1;
+        if (!__atomic_compare_exchange_n(&position[order[i]], &none, static_cast<Id>(i), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             error.set("it names a node twice");
     }
     error.rethrow();
 }
 
 template <class Id>
-Permuted<Id> permute_csr(const int64_t* indptr, const Id* indices, int64_t rows, const int64_t* order, const int64_t* position,
+Permuted<Id> permute_csr(const int64_t* indptr, const Id* indices, int64_t rows, const int64_t* order, const Id* position,
                          int threads) {
     Permuted<Id> out{Array<int64_t>(rows + 1), Array<Id>(indptr[rows])};
     out.indptr[0] = 0;
@@ -37,7 +38,7 @@ Permuted<Id> permute_csr(const int64_t* indptr, const Id* indices, int64_t rows,
         const Id* from = indices + indptr[order[i]];
         Id* to = out.indices.data() + out.indptr[i];
         const int64_t degree = out.indptr[i + 1] - out.indptr[i];
-        for (int64_t k = 0; k < degree; ++k) to[k] = static_cast<Id>(position[from[k]]);
+        for (int64_t k = 0; k < degree; ++k) to[k] = position[from[k]];
     }
     return out;
 }
@@ -59,8 +60,9 @@ void least_columns(const int64_t* indptr, const Id* indices, int64_t rows, int64
         least[v] = indptr[v] == indptr[v + 1] ? missing : *std::min_element(indices + indptr[v], indices + indptr[v + 1]);
 }
 
-#define HEADRACE_IDS(Id)                                                                                                    \
-    template Permuted<Id> permute_csr(const int64_t*, const Id*, int64_t, const int64_t*, const int64_t*, int);             \
+#define HEADRACE_IDS(Id)                                                                                     \
+    template void invert(const int64_t*, int64_t, Id*, int);                                                 \
+    template Permuted<Id> permute_csr(const int64_t*, const Id*, int64_t, const int64_t*, const Id*, int); \
     template void least_columns(const int64_t*, const Id*, int64_t, int64_t, int64_t*, int);
 HEADRACE_IDS(int32_t)
 HEADRACE_IDS(int64_t)

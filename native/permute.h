@@ -8,7 +8,8 @@
 namespace headrace {
 
 // position[order[i]] = i. Throws unless `order` holds every number below `count` once.
-void invert(const int64_t* order, int64_t count, int64_t* position, int threads);
+template <class Id>
+void invert(const int64_t* order, int64_t count, Id* position, int threads);
 
 template <class Id>
 struct Permuted {
@@ -18,7 +19,7 @@ struct Permuted {
 
 // Row i is row order[i], its entries in their order, and every column is called by its new name.
 template <class Id>
-Permuted<Id> permute_csr(const int64_t* indptr, const Id* indices, int64_t rows, const int64_t* order, const int64_t* position,
+Permuted<Id> permute_csr(const int64_t* indptr, const Id* indices, int64_t rows, const int64_t* order, const Id* position,
                          int threads);
 
 // What stands beside the entries, `bytes` for each, in the order of the permuted rows.

@@ -20,9 +20,8 @@ struct Fingerprint {
     uint64_t low = 0, high = 0;
 
     void add(uint64_t u, uint64_t v) {
-        const uint64_t forward = mixed(u * 0x9e3779b97f4a7c15ull + v + 1), back = mixed(v * 0x9e3779b97f4a7c15ull + u + 1);
-        low += forward - back;
-        high += forward * (forward | 1) - back * (back | 1);
+        low += mixed(u * 0x9e3779b97f4a7c15ull + v + 1) - mixed(v * 0x9e3779b97f4a7c15ull + u + 1);
+        high += mixed((u ^ 0xa0761d6478bd642full) * 0xd1342543de82ef95ull + v) - mixed((v ^ 0xa0761d6478bd642full) * 0xd1342543de82ef95ull + u);
     }
 };
 
@@ -33,14 +32,14 @@ Summary summarise(const int64_t* indptr, const Id* indices, int64_t rows, double
     threads = useful_threads(threads, indptr[rows] + rows, 1 << 16);
     Array<uint8_t> read(rows);  // whether a row is a column anywhere
     std::fill_n(read.data(), rows, uint8_t{0});
-    int64_t most = 0, empty = 0, hubs = 0, span = 0;
-    __int128 squares = 0;  // exact, so that threads change nothing
+    int64_t most = 0, empty = 0, hubs = 0;
+    __int128 span = 0, squares = 0;  // exact, so that threads change nothing
     Fingerprint total;
 #pragma omp parallel num_threads(threads)
     {
         Fingerprint mine;
-        int64_t my_most = 0, my_empty = 0, my_hubs = 0, my_span = 0;
-        __int128 my_squares = 0;
+        int64_t my_most = 0, my_empty = 0, my_hubs = 0;
+        __int128 my_span = 0, my_squares = 0;
 #pragma omp for schedule(dynamic, 4096) nowait
         for (int64_t v = 0; v < rows; ++v) {
             const int64_t degree = indptr[v + 1] - indptr[v];
@@ -48,12 +47,14 @@ Summary summarise(const int64_t* indptr, const Id* indices, int64_t rows, double
             my_empty += degree == 0;
             my_hubs += static_cast<double>(degree) > hub;
             my_squares += static_cast<__int128>(degree) * degree;
+            int64_t row_span = 0;
             for (int64_t e = indptr[v]; e < indptr[v + 1]; ++e) {
                 const int64_t u = indices[e];
-                my_span += std::abs(u - v);
+                row_span += std::abs(u - v);
                 mine.add(static_cast<uint64_t>(u), static_cast<uint64_t>(v));
                 if (!__atomic_load_n(&read[u], __ATOMIC_RELAXED)) __atomic_store_n(&read[u], uint8_t{1}, __ATOMIC_RELAXED);
             }
+            my_span += row_span;
         }
 #pragma omp critical
         {
@@ -71,7 +72,7 @@ Summary summarise(const int64_t* indptr, const Id* indices, int64_t rows, double
         unread += !read[v];
         isolated += !read[v] && indptr[v] == indptr[v + 1];
     }
-    return {most, empty, unread, isolated, hubs, span, static_cast<double>(squares), total.low == 0 && total.high == 0};
+    return {most, empty, unread, isolated, hubs, static_cast<double>(span), static_cast<double>(squares), total.low == 0 && total.high == 0};
 }
 
 template <class Id>

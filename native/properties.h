@@ -6,12 +6,12 @@
 namespace headrace {
 
 struct Summary {
-    int64_t max_degree, empty_rows, unread, isolated, hubs, span;  // unread: no row's column
-    double squares;  // of the degrees
+    int64_t max_degree, empty_rows, unread, isolated, hubs;  // unread: no row's column
+    double span, squares;                                    // of |row - column|, of the squared degrees: sums
     bool symmetric;
 };
 
-// One pass over checked rows. `hub` is the degree above which a row counts as one; `span` is the sum of |row - column|. Symmetry is told
+// One pass over checked rows. `hub` is the degree above which a row counts as one;  Symmetry is told
 // by a fingerprint of 128 bits: the sum over edges of hash(u, v) - hash(v, u), which is zero if, and but for chance only if, edges and
 // reversed edges are the same multiset.
 template <class Id>

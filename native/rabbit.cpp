@@ -75,7 +75,7 @@ public:
     }
 
 private:
-    static constexpr Id kNone = -1;
+    static constexpr Id kNone = -1, kRoot = -2;
     struct Entry {
         Id community;
         Weight weight;
@@ -136,6 +136,7 @@ private:
             }
         }
         if (best != kNone) merge(v, best);
+        else kept_[v] = kRoot;
         for (const Id u : touched_) weight_[u] = 0;
         touched_.clear();
     }
@@ -145,8 +146,8 @@ private:
         sibling_[v] = child_[u];
         child_[u] = v;
         strength_[u] += strength_[v];
-        // The sums over a tree are kept for the visit of u; a single node's are its rows, which are read again.
-        if (child_[v] == kNone) return;
+        // The sums over a tree are kept for the visit of u, if that is still to come; a single node's are its rows, read again.
+        if (child_[v] == kNone || kept_[u] == kRoot) return;
         if (free_.empty()) {
             free_.push_back(static_cast<Id>(lists_.size()));
             lists_.emplace_back();
@@ -162,7 +163,7 @@ private:
     const Rows<Id> in_;
     const Rows<Id>* const out_;
     const int64_t nodes_;
-    Array<Id> parent_, child_, sibling_, kept_;
+    Array<Id> parent_, child_, sibling_, kept_;  // kept: which list, or kRoot for a node that was visited and not merged
     Array<Weight> weight_;  // between the node that is decided and a community: 0 where there is no edge
     Array<double> strength_;
     std::vector<std::vector<Entry>> lists_;

@@ -64,13 +64,13 @@ def _facts(data: Dataset) -> dict[str, Any]:
             "mean_degree": round(found.mean_degree, 2),
             "median_degree": int(degrees.median()),
             "max_degree": found.max_degree,
-            "degree_variation": round(found.degree_cv, 3),
+            "degree_cv": round(found.degree_cv, 3),
             "hubs": found.hubs,
             "nodes_without_edges": found.empty_rows,
-            "isolated_nodes": found.isolated,
+            "isolated": found.isolated,
             "symmetric": found.symmetric,
             "edge_span": round(found.edge_span, 1),
-            f"reuse_in_{found.window}_rows": round(found.window_reuse, 3),
+            "window_reuse": round(found.window_reuse, 3),
         }
     if data.graph.weight is not None:
         facts["weights"] = str(data.graph.weight.dtype).removeprefix("torch.")

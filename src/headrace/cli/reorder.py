@@ -93,7 +93,8 @@ def _print(report: dict[str, Any], data: Dataset) -> None:
     if report["path"] is None:
         print("nothing was written")
         return
-    print(f"{report['path']}: {data.num_nodes:,} nodes and {data.num_edges:,} edges, order {report['order']}, {report['seconds']:.1f} s")
+    size = f"{data.num_nodes:,} nodes and {data.num_edges:,} edges"
+    print(f"{report['path']}: {size}, order {report['order']}, {report['seconds']:.1f} s")
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("before", justify="right")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,7 +86,7 @@ class Dataset:
 
     @property
     def original_ids(self) -> Tensor:
-        """The id that each node had before the dataset was reordered, however often; its own where it never was.  # -> [num_nodes]"""
+        """The id that each node had before the dataset was reordered, however often, or its own.  # -> [num_nodes]"""
         return torch.arange(self.num_nodes) if self.order is None else self.order
 
     def reorder(
@@ -132,7 +131,7 @@ class Dataset:
         else:
             order, info["order"] = checked_order(order, self.num_nodes, threads), "given"
         position = inverse(order, threads=threads)
-        moved = Dataset(
+        return Dataset(
             self.graph.reordered(order, threads=threads),
             x=None if self.x is None else self.x.index_select(0, order),
             y=None if self.y is None else self.y.index_select(0, order),
@@ -142,9 +141,6 @@ class Dataset:
             id_map=None if self.id_map is None else moved_id_map(self.id_map, order),
             order=self.original_ids.index_select(0, order),
         )
-        if moved.id_map is not None:
-            weakref.finalize(moved, moved.id_map.unlink, missing_ok=True)
-        return moved
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to directory `path`. What was there before stays whole until the new files are complete."""

@@ -43,6 +43,8 @@ def _inverse(order: Tensor, nodes: int, threads: int | None) -> Tensor:
         low, high = _native.id_range(order, thread_count(threads))
         if low < 0 or high >= nodes:
             at = first_outside(order, 0, nodes)
-            raise ValueError(f"order[{at}] is {int(order[at])}, and there are {nodes} nodes: it must name each of them once") from None
+            raise ValueError(
+                f"order[{at}] is {int(order[at])}, and there are {nodes} nodes: it must name each of them once"
+            ) from None
         twice = int(torch.bincount(order, minlength=nodes).argmax())
         raise ValueError(f"order names node {twice} more than once: it must name each of the {nodes} nodes once") from None

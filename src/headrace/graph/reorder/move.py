@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
+import weakref
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,10 +54,29 @@ def _renamed(name: str, array: Tensor, position: Tensor, columns: Sequence[int] 
     renamed = array.clone()
     for part in [renamed] if columns is None else [renamed[..., column] for column in columns]:
         if part.numel() and int(part.max()) >= len(position):
-            raise ValueError(f"extra array {name!r} holds {int(part.max())}, and there are {len(position)} nodes: are these node ids?")
+            raise ValueError(
+                f"extra array {name!r} holds {int(part.max())}, and there are {len(position)} nodes: are these node ids?"
+            )
         if part.numel():
             part.copy_(torch.where(part < 0, part.long(), position[part.clamp_min(0).long()]))
     return renamed
+
+
+class TemporaryPath(PosixPath):
+    """A file that goes when nobody holds its path any more."""
+
+    @classmethod
+    def create(cls, *, prefix: str, suffix: str) -> TemporaryPath:
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=suffix)
+        os.close(handle)
+        path = cls(name)
+        weakref.finalize(path, _remove, name)
+        return path
+
+
+def _remove(name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name)
 
 
 def moved_id_map(path: Path, order: Tensor) -> Path:
@@ -63,16 +85,14 @@ def moved_id_map(path: Path, order: Tensor) -> Path:
     if table.num_rows != len(order):
         raise ValueError(f"the id map has {table.num_rows} rows for {len(order)} nodes")
     column = table.column("id")
-    with tempfile.NamedTemporaryFile(prefix="headrace-ids-", suffix=".parquet", delete=False) as file:
-        out = Path(file.name)
-    try:
-        with pq.ParquetWriter(out, table.schema.remove_metadata()) as writer:
-            for first in range(0, len(order), _GROUP):
-                part = order[first : first + _GROUP]
-                nodes = pa.array(range(first, first + len(part)), pa.int64())
-                columns = {"node": nodes, "id": column.take(pa.array(part.numpy())).combine_chunks()}
-                writer.write_table(pa.table(columns, schema=writer.schema))
-    except BaseException:
-        out.unlink(missing_ok=True)
-        raise
+    out = TemporaryPath.create(prefix="headrace-ids-", suffix=".parquet")
+    schema = pa.schema([("node", pa.int64()), ("id", column.type)])
+    with pq.ParquetWriter(out, schema) as writer:
+        for first in range(0, len(order), _GROUP):
+            part = order[first : first + _GROUP]
+            columns = {
+                "node": torch.arange(first, first + len(part)).numpy(),
+                "id": column.take(pa.array(part.numpy())).combine_chunks(),
+            }
+            writer.write_table(pa.table(columns, schema=schema))
     return out

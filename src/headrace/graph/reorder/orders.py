@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
@@ -16,7 +17,7 @@ Progress = Callable[[int, int], None]
 _NODES_PER_PART = 1024  # a part's rows of 128 floats fit into a second-level cache
 
 
-def rabbit(graph: Graph, *, progress: Progress | None = None, threads: int | None = None) -> Tensor:
+def rabbit(graph: Graph, *, progress: Progress | None = None, threads: int | None = None) -> Tensor:  # -> [num_nodes]
     """Communities one after the other, each ordered by its own communities (Arai et al., "Rabbit Order", IPDPS'16).
 
     Nodes are visited from the least to the largest degree. Each is merged, with all that was merged into it before, into the
@@ -32,15 +33,15 @@ def rabbit(graph: Graph, *, progress: Progress | None = None, threads: int | Non
     >>> two_triangles = hr.Graph.from_edges([0, 2, 4, 1, 3, 5], [2, 4, 0, 3, 5, 1], undirected=True)
     >>> hr.reorder.rabbit(two_triangles).tolist()
     [4, 0, 2, 5, 1, 3]
-    """  # -> [num_nodes]
-    pointers, columns, out = graph.indptr.cpu(), graph.indices.cpu(), (None, None)
-    workers = thread_count(threads)
-    if not graph.is_symmetric(threads=threads):
-        out = _native.transpose_csr(pointers, columns, graph.num_nodes, positions=False, threads=workers)[:2]
-    return torch.from_numpy(_native.rabbit_order(pointers, columns, *out, progress=progress, threads=workers))
+    """
+    host, workers = graph.to("cpu"), thread_count(threads)
+    indptr, indices = None, None
+    if not host.is_symmetric(threads=threads):
+        indptr, indices, _ = _native.transpose_csr(host.indptr, host.indices, host.num_nodes, positions=False, threads=workers)
+    return torch.from_numpy(_native.rabbit_order(host.indptr, host.indices, indptr, indices, progress=progress, threads=workers))
 
 
-def first_neighbour(graph: Graph, *, threads: int | None = None) -> Tensor:
+def first_neighbour(graph: Graph, *, threads: int | None = None) -> Tensor:  # -> [num_nodes]
     """Nodes by the least of their in-neighbours' ids, those of one such neighbour as they stood; nodes without any last.
 
     The cheapest order that has any locality, and the one that others must beat.
@@ -48,12 +49,13 @@ def first_neighbour(graph: Graph, *, threads: int | None = None) -> Tensor:
     >>> import headrace as hr
     >>> hr.reorder.first_neighbour(hr.Graph.from_edges([5, 1, 5, 1], [0, 2, 3, 4])).tolist()
     [2, 4, 0, 3, 1, 5]
-    """  # -> [num_nodes]
-    least = _native.least_columns(graph.indptr.cpu(), graph.indices.cpu(), thread_count(threads))
+    """
+    host = graph.to("cpu")
+    least = _native.least_columns(host.indptr, host.indices, thread_count(threads))
     return torch.sort(torch.from_numpy(least), stable=True).indices
 
 
-def degree(graph: Graph) -> Tensor:
+def degree(graph: Graph) -> Tensor:  # -> [num_nodes]
     """Nodes by how many rows read them (their out-degree), most first: what is read most lies together.
 
     It helps where a cache holds the hubs' rows and little else; it breaks up communities whose ids are together.
@@ -61,34 +63,36 @@ def degree(graph: Graph) -> Tensor:
     >>> import headrace as hr
     >>> hr.reorder.degree(hr.Graph.from_edges([2, 2, 1], [0, 1, 0])).tolist()
     [2, 1, 0]
-    """  # -> [num_nodes]
-    graph.validate()
-    return torch.sort(torch.bincount(graph.indices, minlength=graph.num_nodes), descending=True, stable=True).indices
+    """
+    host = graph.to("cpu")
+    host.validate()
+    return torch.sort(torch.bincount(host.indices, minlength=host.num_nodes), descending=True, stable=True).indices
 
 
-def rcm(graph: Graph) -> Tensor:
+def rcm(graph: Graph) -> Tensor:  # -> [num_nodes]
     """Reverse Cuthill-McKee, as scipy computes it: a narrow band, for meshes and roads.
 
     >>> import headrace as hr
     >>> path = hr.Graph.from_edges([0, 3, 1], [3, 1, 2], undirected=True)
     >>> hr.reorder.rcm(path).tolist()                                                  # doctest: +SKIP
     [2, 1, 3, 0]
-    """  # -> [num_nodes]
+    """
     sparse = _extra("scipy.sparse", "scipy", "rcm")
     csgraph = _extra("scipy.sparse.csgraph", "scipy", "rcm")
+    host = graph.to("cpu")
     if graph.num_edges > torch.iinfo(torch.int32).max:
         raise ValueError(f"rcm takes graphs of up to 2**31 - 1 edges, and this one has {graph.num_edges}: use rabbit")
-    graph.validate()
+    host.validate()
     ones = torch.ones(graph.num_edges, dtype=torch.int8).numpy()
     shape = (graph.num_nodes, graph.num_nodes)
-    matrix = sparse.csr_matrix((ones, graph.indices.numpy(), graph.indptr.numpy()), shape=shape)
+    matrix = sparse.csr_matrix((ones, host.indices.numpy(), host.indptr.numpy()), shape=shape)
     if graph.num_nodes == 0:
         return torch.empty(0, dtype=torch.int64)
     return torch.from_numpy(csgraph.reverse_cuthill_mckee(matrix, symmetric_mode=graph.is_symmetric()).astype("int64"))
 
 
-def metis(graph: Graph, *, parts: int | None = None, threads: int | None = None) -> Tensor:
-    """The parts of METIS one after the other, nodes of one part as they stood; `parts` of about 1,024 nodes unless told otherwise."""
+def metis(graph: Graph, *, parts: int | None = None, threads: int | None = None) -> Tensor:  # -> [num_nodes]
+    """The parts of METIS one after the other, nodes of one part as they stood; parts of about 1,024 nodes unless told otherwise."""
     pymetis = _extra("pymetis", "pymetis", "metis")
     if parts is None:
         parts = -(-graph.num_nodes // _NODES_PER_PART)
@@ -96,7 +100,7 @@ def metis(graph: Graph, *, parts: int | None = None, threads: int | None = None)
         raise ValueError(f"parts must be at least 1, not {parts}")
     if parts <= 1 or graph.num_edges == 0:
         return torch.arange(graph.num_nodes)
-    source, target = graph.edge_index()
+    source, target = graph.to("cpu").edge_index()
     both = Graph.from_edges(
         source, target, graph.num_nodes, undirected=True, deduplicate=True, self_loops="drop", threads=threads
     )  # METIS reads undirected graphs without loops
@@ -125,8 +129,6 @@ def order_by_name(graph: Graph, name: str, *, progress: Progress | None = None, 
 
 
 def _extra(module: str, package: str, order: str) -> ModuleType:
-    import importlib
-
     try:
         return importlib.import_module(module)
     except ImportError:
