@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from machines import round_machine
 from typer.testing import CliRunner
 
 from headrace._arrays import thread_count
 from headrace.cli import advise as command
 from headrace.cli import app
 from headrace.plan import Machine
+from machines import round_machine
 
 SMALL = "generate:community?nodes=300&edges=3000&classes=4&features=16"
 

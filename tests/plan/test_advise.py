@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from machines import CACHE, round_machine
 
 import headrace as hr
 from headrace.plan import Workload, advise
-from headrace.plan.steps import forward_cost, gradient_sums, step_cost, sums_per_step, ways
 from headrace.plan.cost import Cost
+from headrace.plan.steps import forward_cost, gradient_sums, step_cost, sums_per_step, ways
+from machines import CACHE, round_machine
 
 MACHINE = round_machine()
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import CACHE, round_machine
 
 from headrace.plan.cost import (
     ROUND_TRIP,
@@ -16,6 +15,7 @@ from headrace.plan.cost import (
     product,
     split_overhead,
 )
+from machines import CACHE, round_machine
 
 SIZES = {"rows": 1000, "entries": 8000, "width": 32, "dtype": torch.float32}
 
@@ -77,7 +77,9 @@ def test_products_are_operations_or_bytes():
 
 
 def test_elementwise_is_a_stream():
-    assert elementwise(round_machine(call_seconds=1.0), rows=10, width=10, passes=3, calls=2) == Cost(1200, pytest.approx(2 + 1.2e-6))
+    assert elementwise(round_machine(call_seconds=1.0), rows=10, width=10, passes=3, calls=2) == Cost(
+        1200, pytest.approx(2 + 1.2e-6)
+    )
 
 
 def test_a_heavy_row_waits_for_memory_on_a_gpu_alone():

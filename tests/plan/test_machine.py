@@ -5,9 +5,9 @@ import json
 
 import pytest
 import torch
-from machines import CACHE, round_machine
 
 from headrace.plan import Machine, probe
+from machines import CACHE, round_machine
 
 
 @pytest.fixture(scope="module")

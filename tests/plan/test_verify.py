@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from machines import round_machine
 
 import headrace as hr
 from headrace.plan import Verification, advise, verify
 from headrace.plan.verify import Measured, alternatives
+from machines import round_machine
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from headrace.bench import aggregate, cache, gather, loader, sampling, train, whole_graph
+from headrace.bench import advise, aggregate, cache, gather, loader, sampling, train, whole_graph
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
@@ -30,11 +30,13 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "loader": loader.run,
     "train": train.run,
     "whole-graph": whole_graph.run,
+    "advise": advise.run,
     "gpu-sampling": _on_gpu("gpu_sampling"),
     "gpu-gather": _on_gpu("gpu_gather"),
     "gpu-epoch": _on_gpu("gpu_epoch"),
     "gpu-tiers": _on_gpu("gpu_tiers"),
     "gpu-whole-graph": _on_gpu("gpu_whole_graph"),
+    "gpu-advise": _on_gpu("gpu_advise"),
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

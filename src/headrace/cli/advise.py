@@ -59,8 +59,12 @@ class AdviseOptions:
 def advise_command(
     options: AdviseOptions,
     dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
-    check: Annotated[bool, typer.Option("--verify", help="run the choices and the alternatives, and show what was measured")] = False,
-    fresh: Annotated[bool, typer.Option("--probe", help="measure the machine again, in place of what an earlier run found")] = False,
+    check: Annotated[
+        bool, typer.Option("--verify", help="run the choices and the alternatives, and show what was measured")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--probe", help="measure the machine again, in place of what an earlier run found")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="print one object in place of the tables")] = False,
 ) -> None:
     """Say how a model is best trained on a whole graph: order of nodes, type, operations, kernels; with predictions and reasons.

@@ -44,8 +44,8 @@ def advise(
     This is the decider of GNNAdvisor (OSDI'21, section 7) with every candidate costed: whether to reorder the nodes, in which type
     to compute, whether each layer sums or maps first, whether the first layer's sums are made once, and which kernel sums.
 
-    model: a kind (gcn, gin, sage, gat, gatv2) with `hidden`, `layers` and `heads`, whose other widths are the dataset's; a `GNN`; or
-        the widths from the features to the classes, of layers of kind `conv`, which is what a graph without features needs.
+    model: a kind (gcn, gin, sage, gat, gatv2) with `hidden`, `layers` and `heads`, whose other widths are the dataset's; a `GNN`;
+        or the widths from the features to the classes, of layers of kind `conv`, which is what a graph without features needs.
     dtype: float32 or bfloat16 if that is decided already; None lets the plan suggest.
     machine: what `probe` measured; None measures the device, which takes a second.
 
@@ -70,6 +70,4 @@ def advise(
     elif machine.device != where.type:
         raise ValueError(f"machine is of a {machine.device}, the plan is for {where.type}: probe that one")
     found = properties(graph, workload.dims[0], threads=threads)
-    return decide(
-        graph, workload, machine, found, epochs=epochs, dtype=dtype, orders=orders, progress=progress, threads=threads
-    )
+    return decide(graph, workload, machine, found, epochs=epochs, dtype=dtype, orders=orders, progress=progress, threads=threads)

@@ -127,7 +127,7 @@ def _choose_dtype(costing: Costing, asked: torch.dtype | None) -> tuple[torch.dt
     if kind == torch.bfloat16:
         reason = f"half the bytes: a step is predicted to be {times:.2f} x as fast; {100 * share:.0f} % of it in fp32 are sums"
     else:
-        reason = f"a step in bfloat16 is predicted to be {times:.2f} x as fast, too little for its rounding; {100 * share:.0f} % are sums"
+        reason = f"bfloat16 is predicted to be {times:.2f} x as fast, too little for its rounding; {100 * share:.0f} % are sums"
     named = tuple(Candidate(str(k).removeprefix("torch."), c.bytes, c.seconds) for k, c in costs.items())
     return kind, Choice("type", str(kind).removeprefix("torch."), named, reason)
 
@@ -177,9 +177,13 @@ def _orders(
         progress=progress,
         threads=threads,
     )
-    if decision.name is not None:
-        there = Sums(graph, sums.properties, machine, order=decision.order, threads=threads)
-        found[decision.name] = Costing(costing.workload, there, epochs=costing.epochs)
+    for name, misses in decision.tried.items():
+        if name == decision.name:
+            there = Sums(graph, sums.properties, machine, order=decision.order, threads=threads)
+        else:  # its permutation is gone, and was worth no more simulations: rows of other sizes miss in proportion
+            share = misses / max(decision.misses, 1e-9)
+            there = Sums(graph, sums.properties, machine, misses=lambda size, share=share: share * sums.misses(size))  # type: ignore[misc]
+        found[name] = Costing(costing.workload, there, epochs=costing.epochs)
     return found, decision
 
 
@@ -188,7 +192,7 @@ def _layer_choices(
 ) -> list[Choice]:
     layer, name = costing.workload.layers[index], f"layer {index + 1}"
     each = {way: costing.layer(index, way, dtype) for way in ways(layer, may_keep=costing.may_keep)}
-    plain = {way: cost for way, cost in each.items() if way != "kept"}
+    plain: dict[How, Cost] = {way: cost for way, cost in each.items() if way != "kept"}
     best = min(plain, key=lambda way: plain[way].seconds)
     choices = [Choice(f"{name}: operations", best, _candidates(plain), _why_operations(costing, index, best))]
     if layer.first:
@@ -241,5 +245,3 @@ def _why_kernel(sums: Sums, width: int, dtype: torch.dtype) -> str:
 
 def _candidates(costs: dict[How, Cost]) -> tuple[Candidate, ...]:
     return tuple(Candidate(name, cost.bytes, cost.seconds) for name, cost in costs.items())
-
-

@@ -46,7 +46,11 @@ def step_cost(machine: Machine, layer: LayerWork, how: How, *, rows: int, dtype:
 
     def back(wide: int, narrow: int) -> Cost:
         weights = product(machine, rows=rows, wide=wide, narrow=narrow, dtype=dtype, gradient=True)
-        return weights if layer.first and wide == layer.wide else weights + product(machine, rows=rows, wide=narrow, narrow=wide, dtype=dtype)
+        return (
+            weights
+            if layer.first and wide == layer.wide
+            else weights + product(machine, rows=rows, wide=narrow, narrow=wide, dtype=dtype)
+        )
 
     total = forward_cost(machine, layer, how, rows=rows, dtype=dtype, sums=sums) + back(layer.wide, layer.mapped)
     if gradient_sums(layer, how):
@@ -81,9 +85,7 @@ def _own(machine: Machine, layer: LayerWork, how: How, rows: int, dtype: torch.d
     return Cost(moved, machine.call_seconds + moved / machine.own_rate(dtype))
 
 
-def _rest(
-    machine: Machine, layer: LayerWork, how: How, rows: int, dtype: torch.dtype, mm: Callable[[int, int], Cost]
-) -> Cost:
+def _rest(machine: Machine, layer: LayerWork, how: How, rows: int, dtype: torch.dtype, mm: Callable[[int, int], Cost]) -> Cost:
     """What else the kind of layer does."""
     if layer.kind == "sage":  # the own row has a map of its own; beside the sums, both are one product of rows that are copied
         copied = 4.0 * layer.wide if how == "aggregate" else 3.0 * layer.narrow

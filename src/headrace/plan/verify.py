@@ -83,9 +83,9 @@ def verify(
 ) -> Verification:
     """Time training steps of the planned configuration and of its alternatives, and sums by the planned kernels and theirs.
 
-    Alternatives are the configurations that differ in one choice; with `every`, all that were costed. They take turns, and the median
-    counts. A step is forward and backward; reordering is not in it, kept sums are by their share of the planned epochs. Features are
-    drawn where there are none.
+    Alternatives are the configurations that differ in one choice; with `every`, all that were costed. They take turns, and the
+    median counts. A step is forward and backward; reordering is not in it, kept sums are by their share of the planned epochs.
+    Features are drawn where there are none.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, not {repeats}")
@@ -125,7 +125,11 @@ def _steps(plan: Plan, data: Dataset, repeats: int, every: bool, progress: Calla
     for order, dtype in dict.fromkeys((c.order, c.dtype) for c in wanted):
         progress(f"preparing {order}")
         plain = Dataset(data.graph, x=data.x, splits={"train": nodes})
-        moved = plain if order == AS_IT_IS else plain.reorder(plan.order if order == plan.configuration.order and plan.order is not None else order)
+        moved = (
+            plain
+            if order == AS_IT_IS
+            else plain.reorder(plan.order if order == plan.configuration.order and plan.order is not None else order)
+        )
         assert moved.x is not None
         moved = replace(moved, graph=moved.graph.to(device), x=moved.x.to(device, dtype))
         placed[order, dtype] = moved, moved.splits["train"].to(device)
@@ -142,9 +146,7 @@ def _steps(plan: Plan, data: Dataset, repeats: int, every: bool, progress: Calla
             extra[configuration] = (perf_counter() - begin) / plan.epochs
     progress(f"timing {len(runs)} ways to train")
     times = timed(runs, repeats=repeats, device=device)
-    return [
-        Measured("step", str(c), plan.seconds_of[c], times[c] + extra[c], c == plan.configuration) for c in wanted
-    ]
+    return [Measured("step", str(c), plan.seconds_of[c], times[c] + extra[c], c == plan.configuration) for c in wanted]
 
 
 def _step(plan: Plan, configuration: Configuration, data: Dataset, nodes: Tensor) -> Callable[[], object]:

@@ -48,7 +48,9 @@ class Workload:
         if self.kind not in KINDS:
             raise ValueError(f"model must be one of {', '.join(KINDS)}, not {self.kind!r}")
         if len(self.dims) < 2 or min(self.dims) < 1:
-            raise ValueError(f"dims are the widths from the features to the classes, at least two of them and all positive: not {self.dims}")
+            raise ValueError(
+                f"dims are the widths from the features to the classes, at least two of them and all positive: not {self.dims}"
+            )
         if self.heads < 1 or (self.kind in ATTENTION and any(width % self.heads for width in self.dims[1:-1])):
             raise ValueError(f"hidden must be a multiple of heads, but {self.dims[1:-1]} are not of {self.heads}")
         for name, rate in (("dropout", self.dropout), ("input_dropout", self.input_dropout)):
@@ -72,8 +74,16 @@ class Workload:
         inside = set(self.dims[1:-1]) or {self.dims[-1]}
         if len(inside) > 1:
             raise ValueError(f"a GNN has one hidden width, and these dims have {sorted(inside)}: only the plan can be had of them")
-        rates = {"dropout": self.dropout, "input_dropout": self.input_dropout}
-        return GNN(self.dims[0], inside.pop(), self.dims[-1], layers=len(self.dims) - 1, conv=self.kind, heads=self.heads, **rates)
+        return GNN(
+            self.dims[0],
+            inside.pop(),
+            self.dims[-1],
+            layers=len(self.dims) - 1,
+            conv=self.kind,
+            dropout=self.dropout,
+            input_dropout=self.input_dropout,
+            heads=self.heads,
+        )
 
 
 def workload_of(
