@@ -2,7 +2,18 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.kernels import aggregate, aggregate_reference, dropout
+from headrace.kernels import (
+    Launch,
+    ShardTable,
+    aggregate,
+    aggregate_reference,
+    aggregate_sharded,
+    dropout,
+    launch_for,
+    prepare,
+    tune,
+)
+from headrace.kernels.launch import H200, bucket_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,6 +58,192 @@ def test_sums_have_the_same_bits_twice(graph):
     x = torch.randn(graph.num_nodes, 64, device="cuda")
     indptr, indices = graph.indptr.cuda(), graph.indices.cuda()
     assert torch.equal(aggregate(x, indptr, indices), aggregate(x, indptr, indices))
+
+
+LAUNCHES = {
+    "chosen": None,
+    "rows": Launch("row", columns=32, entries=4, rows=4, warps=1),
+    "split": Launch("split", group=8, columns=64, entries=8, warps=1),
+    "window": Launch("window", window=16, columns=64, entries=32, warps=4, stages=2),
+    "wide window": Launch("window", window=32, columns=128, entries=16, warps=4, stages=1),
+}
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def both(x, graph, grad, launch, *, weight=None, reverse=None, **options):
+    """The result and its gradients by the GPU, and by the reference in fp64."""
+    found = []
+    for device, function in (("cpu", aggregate_reference), ("cuda", aggregate)):
+        wide = torch.float64 if device == "cpu" else x.dtype
+        here = x.detach().to(device, wide).requires_grad_()
+        factor = None if weight is None else weight.detach().to(device, torch.float64 if device == "cpu" else None).requires_grad_()
+        given = {name: t.to(device) if isinstance(t, torch.Tensor) else t for name, t in options.items()}
+        there = graph.to(device)
+        if device == "cuda":
+            back = None if reverse is None else reverse.to(device)
+            given |= {"reverse": back, "prepared": prepare(there, launch, width=x.shape[1], dtype=x.dtype, reverse=back)}
+        out = function(here, there.indptr, there.indices, weight=factor, **given)
+        wanted = [here] if factor is None else [here, factor]
+        found.append([t.detach().cpu().double() for t in (out, *torch.autograd.grad(out, wanted, grad.to(device, wide)))])
+    return found
+
+
+def assert_near(found, tolerance):
+    for expected, ours in zip(*found, strict=True):
+        assert ours.shape == expected.shape
+        assert float((ours - expected).abs().max()) <= tolerance * max(float(expected.abs().max()), 1e-30)
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize("width", [1, 47, 100, 602])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_every_launch_equals_the_reference(graph, name, width, dtype):
+    torch.manual_seed(0)
+    x, grad = (torch.randn(graph.num_nodes, width).to(dtype) for _ in range(2))
+    scale, row_scale = (torch.rand(graph.num_nodes) + 0.5 for _ in range(2))
+    reverse, launch = graph.reverse(), LAUNCHES[name]
+    assert_near(both(x, graph, grad, launch, reverse=reverse), TOLERANCE[dtype])
+    assert_near(both(x, graph, grad, launch, reduce="mean", scale=scale, row_scale=row_scale), TOLERANCE[dtype])
+    weight = torch.rand(graph.num_edges)
+    assert_near(both(x, graph, grad, launch, reverse=reverse, weight=weight), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", ["chosen", "split"])
+@pytest.mark.parametrize("width", [1, 47, 130])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_maximum_of_every_launch_equals_the_reference(graph, name, width, dtype):
+    torch.manual_seed(0)
+    x, grad = (torch.randint(-9, 9, (graph.num_nodes, width)).to(dtype) for _ in range(2))  # many equal ones: the first counts
+    for reverse in (None, graph.reverse()):
+        assert_near(both(x, graph, grad, LAUNCHES[name], reverse=reverse, reduce="max"), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize("name", ["chosen", "split"])
+def test_a_hub_of_100_000_equals_the_reference(reduce, name):
+    torch.manual_seed(0)
+    source = torch.cat([torch.randint(0, 5_000, (120_000,))])
+    target = torch.cat([torch.full((100_000,), 17), torch.randint(0, 5_000, (20_000,))])
+    hub = hr.Graph.from_edges(source, target, 5_000)
+    x, grad = torch.randint(0, 4, (5_000, 47)).float(), torch.randint(0, 4, (5_000, 47)).float()
+    launch = Launch("split", group=512, columns=64, entries=8, warps=1) if name == "split" else None
+    assert_near(both(x, hub, grad, launch, reverse=hub.reverse(), reduce=reduce), 0.0)  # whole numbers below 2^24: exact
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_every_launch_gives_the_same_bits_twice(graph, name):
+    x, grad = (torch.randn(graph.num_nodes, 100, device="cuda") for _ in range(2))
+    there = graph.to("cuda")
+    made = prepare(there, LAUNCHES[name], width=100)
+    runs = []
+    for _ in range(2):
+        here = x.clone().requires_grad_()
+        out = aggregate(here, there.indptr, there.indices, prepared=made)
+        out.backward(grad)
+        runs.append((out.detach(), here.grad))
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert torch.equal(runs[0][1], runs[1][1])
+
+
+def test_repeated_ids_have_the_same_gradient_twice(graph):
+    x = torch.randn(20, 64, device="cuda", requires_grad=True)
+    ids = torch.randint(0, 20, (graph.num_nodes,), device="cuda")
+    there, grad = graph.to("cuda"), torch.randn(graph.num_nodes, 64, device="cuda")
+    grads = [torch.autograd.grad(aggregate(x, there.indptr, there.indices, ids=ids), x, grad)[0] for _ in range(2)]
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("variant", ["row", "split", "window"])
+def test_more_than_two_to_the_24_edges(variant):
+    """Ids and offsets beyond what fp32 counts, and an element count of x beyond what int32 does."""
+    rows, degree, width = 1_300_000, 14, 3
+    assert rows * degree > 1 << 24
+    columns = rows
+    indices = torch.arange(rows * degree, device="cuda", dtype=torch.int32) % columns
+    indptr = torch.arange(0, rows * degree + 1, degree, device="cuda")
+    x = (torch.arange(columns, device="cuda") % 251).float().unsqueeze(1).expand(-1, width).contiguous()
+    launch = Launch(variant, columns=16, entries=16, warps=4 if variant == "window" else 1, group=8)
+    out = aggregate(x, indptr, indices, launch=launch)
+    expected = x[indices.long()].view(rows, degree, width).sum(1)
+    assert torch.equal(out, expected)
+
+
+def test_rows_past_two_to_the_31_elements():
+    rows, width = (1 << 31) // 64 + 100, 64
+    x = torch.zeros(rows, width, device="cuda", dtype=torch.float16)
+    x[-1], x[-2], x[3] = 2, 5, 7
+    indices = torch.tensor([rows - 1, 3, rows - 2], device="cuda", dtype=torch.int32)
+    indptr = torch.tensor([0, 2, 3], device="cuda")
+    for launch in (None, Launch("split", group=1), Launch("window", entries=16, columns=64, warps=4)):
+        assert aggregate(x, indptr, indices, launch=launch)[:, 0].tolist() == [9, 5]
+    assert aggregate(x, indptr, indices, reduce="max")[:, 63].tolist() == [7, 5]
+    many = torch.zeros(rows + 1, dtype=torch.int64, device="cuda")
+    many[-1] = 3  # all entries in the last row: its place in the output is past 2^31 too
+    assert aggregate(x, many, indices)[-1, 5].item() == 14
+
+
+def test_a_symmetric_graph_is_its_own_reverse_on_a_gpu(graph):
+    both_ways = hr.Graph.from_edges(*torch.randint(0, 300, (2, 4_000)), 300, undirected=True).to("cuda")
+    x = torch.randn(300, 32, device="cuda", requires_grad=True)
+    grad = torch.randn(300, 32, device="cuda")
+    for reduce in ("sum", "mean", "max"):
+        for weight in (None, torch.rand(both_ways.num_edges, device="cuda")):
+            options = {"reduce": reduce, "weight": weight}
+            grads = [
+                torch.autograd.grad(aggregate(x, both_ways.indptr, both_ways.indices, reverse=reverse, **options), x, grad)[0]
+                for reverse in (None, both_ways)
+            ]
+            torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_aggregation_compiles_without_a_break(graph, reduce):
+    there = graph.to("cuda")
+    made = prepare(there, Launch("split", group=8, columns=64, entries=8, warps=1))
+
+    def layer(x):
+        return aggregate(x.relu(), there.indptr, there.indices, reduce=reduce, prepared=made) * 2
+
+    x = torch.randn(graph.num_nodes, 33, device="cuda", requires_grad=True)
+    expected = layer(x)
+    found = torch.compile(layer, fullgraph=True)(x)
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn_like(expected)
+    torch.testing.assert_close(torch.autograd.grad(found, x, grad), torch.autograd.grad(expected, x, grad))
+
+
+def test_an_aggregation_is_recorded_in_a_cuda_graph(graph):
+    there = graph.to("cuda")
+    x = torch.randn(graph.num_nodes, 64, device="cuda")
+    made = prepare(there, Launch("split", group=8, columns=64, entries=8, warps=1))
+    expected = aggregate(x, there.indptr, there.indices, prepared=made)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        out = aggregate(x, there.indptr, there.indices, prepared=made)
+    recorded.replay()
+    assert torch.equal(out, expected)
+
+
+def test_rows_of_two_memories_are_summed_where_they_lie(graph):
+    x = torch.randn(graph.num_nodes, 100)
+    near, far = x[:300].cuda(), x[300:].contiguous().pin_memory()
+    table = ShardTable.in_order(
+        [near.data_ptr(), far.data_ptr()], [300, 200], stride=400, num_rows=500, device=torch.device("cuda")
+    )
+    ids = torch.randperm(500)
+    out = aggregate_sharded(table, graph.indptr.cuda(), graph.indices.cuda(), ids.cuda(), width=100, dtype=torch.float32)
+    torch.testing.assert_close(out.cpu(), aggregate_reference(x, graph.indptr, graph.indices, ids=ids), rtol=1e-5, atol=1e-4)
+
+
+def test_tuning_keeps_the_fastest_launch_in_a_file(tmp_path):
+    bucket = bucket_of(mean_degree=50, width=16, dtype=torch.float32)
+    table = tune("cuda", path=tmp_path / "table.json", buckets=[bucket])
+    assert set(table) == set(H200)
+    again = tune("cuda", path=tmp_path / "table.json", buckets=[])
+    assert again == table
+    assert launch_for(mean_degree=50, width=16, dtype=torch.float32, table=table) == table[bucket]
+    with pytest.raises(ValueError, match="is no bucket"):
+        tune("cuda", path=tmp_path / "table.json", buckets=["wide"])
 
 
 def test_tensors_on_two_devices_are_named(graph):

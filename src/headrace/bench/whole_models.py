@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headrace.graph import Dataset, Graph
+from headrace.graph import Dataset
 from headrace.loader import WholeBatch
 from headrace.nn import GNN
 
@@ -81,7 +81,7 @@ class Training:
         self.model, self.forward, self.device, self.precision = model, forward, device, precision
         self.optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
         train = data.splits.get("train", torch.arange(data.num_nodes))
-        self.train, self.labels = train.to(device), data.y[train].long().to(device)
+        self.train, self.labels = train.to(device), data.y.cpu()[train].long().to(device)
 
     def step(self) -> Tensor:
         """One step; its loss."""
@@ -94,14 +94,15 @@ class Training:
         return loss.detach()
 
 
-def ours(
-    case: Case, data: Dataset, device: torch.device, precision: Precision = "fp32", keep: Literal["auto", "never"] = "auto"
-) -> Training:
-    """As `headrace train node --full-batch` trains it; `keep="never"` sums the features at every step."""
-    own = Dataset(Graph(data.graph.indptr, data.graph.indices), x=data.x, y=data.y)  # nothing is known of it yet
-    batch = WholeBatch(own, case.layers, uses=EPOCHS, keep_sum=keep).to(device)
-    model = case.model(data).to(device)
-    return Training(model, lambda: model(batch), data, device, precision)
+def ours(case: Case, batch: WholeBatch, precision: Precision = "fp32") -> Training:
+    """As `headrace train node --full-batch` trains it."""
+    model = case.model(batch.data).to(batch.device)
+    return Training(model, lambda: model(batch), batch.data, batch.device, precision)
+
+
+def whole(case: Case, data: Dataset, keep: Literal["auto", "never"] = "auto") -> WholeBatch:
+    """What our model is given; `keep="never"` has it sum the features at every step."""
+    return WholeBatch(data, case.layers, uses=EPOCHS, keep_sum=keep)
 
 
 def pyg(case: Case, data: Dataset, device: torch.device, form: str, precision: Precision = "fp32") -> Training:
@@ -132,12 +133,6 @@ def pyg(case: Case, data: Dataset, device: torch.device, form: str, precision: P
         return rows
 
     return Training(model, forward, data, device, precision)
-
-
-def message_bytes(case: Case, data: Dataset) -> int:
-    """What PyG's messages of the widest layer take, where it builds them."""
-    widest = max(narrow if case.kind == "gcn" else wide for wide, narrow in case.widths(data))
-    return 4 * data.num_edges * widest
 
 
 def _edges(case: Case, data: Dataset, device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -174,18 +169,17 @@ def _sparse(case: Case, data: Dataset, device: torch.device, precision: Precisio
     return adjacency, None
 
 
+# The last two build messages of edges x features.
 FORMS: dict[str, Callable[[Case, Dataset, torch.device, Precision], tuple[Any, Any]]] = {
     "torch.sparse CSR": _sparse,
     "edge_index": _edge_index,
     "EdgeIndex": _cached_edge_index,
 }
-BUILDS_MESSAGES = ("edge_index", "EdgeIndex")  # of edges x features
 
 
-def check_equal(ours: Training, theirs: Training, who: str, steps: int = 3) -> None:
+def check_losses(found: list[float], expected: list[float], who: str, *, precision: Precision = "fp32") -> None:
     """The losses of the first steps agree, or nothing is timed."""
-    tolerance = 2e-3 if ours.precision == theirs.precision == "fp32" else 5e-2
-    for number in range(steps):
-        a, b = float(ours.step()), float(theirs.step())
+    tolerance = 2e-3 if precision == "fp32" else 5e-2
+    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
         if not abs(a - b) <= tolerance * max(abs(b), 0.1):
-            raise RuntimeError(f"in step {number} our loss is {a:.5f} and that of {who} is {b:.5f}: nothing is timed")
+            raise RuntimeError(f"in step {number} the loss of {who} is {a:.5f} and ours is {b:.5f}: nothing is timed")

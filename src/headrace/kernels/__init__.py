@@ -1,11 +1,13 @@
 """The operations everything else is made of. Each stands beside its plain-torch reference."""
 
 from headrace.kernels._aggregate import aggregate, aggregate_reference
+from headrace.kernels._aggregate_sharded import aggregate_sharded, aggregate_sharded_reference
 from headrace.kernels._attend import attend, attend_pairs, attend_pairs_reference, attend_reference
 from headrace.kernels._dropout import draw_seed, dropout, dropout_reference
 from headrace.kernels._gather import gather, gather_reference
 from headrace.kernels._prepared import Prepared, prepare
 from headrace.kernels._sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
+from headrace.kernels._tune import tune
 from headrace.kernels.launch import Launch, launch_for
 
 __all__ = [
@@ -15,6 +17,8 @@ __all__ = [
     "add_sharded",
     "aggregate",
     "aggregate_reference",
+    "aggregate_sharded",
+    "aggregate_sharded_reference",
     "attend",
     "attend_pairs",
     "attend_pairs_reference",
@@ -28,4 +32,5 @@ __all__ = [
     "gather_sharded_reference",
     "launch_for",
     "prepare",
+    "tune",
 ]

@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headrace.kernels.launch import Launch, launch_for
+from headrace.kernels._tuned import tuned
+from headrace.kernels.launch import Launch, Table, launch_for
 
 
 class Rows(Protocol):
@@ -29,23 +30,33 @@ class Prepared:
 
 
 def prepare(
-    rows: Rows, launch: Launch | None = None, *, width: int = 128, dtype: torch.dtype = torch.float32, reverse: Rows | None = None
+    rows: Rows,
+    launch: Launch | None = None,
+    *,
+    width: int = 128,
+    dtype: torch.dtype = torch.float32,
+    rho_w: float | None = None,
+    table: Table | None = None,
+    reverse: Rows | None = None,
 ) -> Prepared:
     """Make `rows` ready for `launch`, or for the one that `launch_for` chooses for rows of `width` elements.
 
-    `reverse` is prepared too, by its own figures; of a symmetric graph it is the graph itself. Waits for the device: call it once
-    per graph (`graph.derived("prepared ...", ...)` keeps it).
+    `table` is by default what `tune` has measured on the device, if it has. `reverse` is prepared too, by its own figures; of a
+    symmetric graph it is the graph itself. Waits for the device: call it once per graph (`graph.derived("prepared ...", ...)`
+    keeps it).
 
     >>> import headrace as hr
     >>> graph = hr.Graph.from_edges([1, 2, 3, 0], [0, 0, 0, 1], 4)
     >>> prepare(graph, Launch("split", group=2)).tensors[0]  # the rows of more than two entries
     tensor([0])
     """
-    chosen = launch or chosen_for(rows, width, dtype)
+    chosen = launch or _chosen(rows, width, dtype, rho_w, tuned(rows.indptr.device) if table is None else table)
     made = Prepared(chosen, tuple(_needed(rows, chosen)))
     if reverse is None:
         return made
-    return replace(made, reverse=made if reverse.indices is rows.indices else prepare(reverse, launch, width=width, dtype=dtype))
+    if reverse.indices is rows.indices:
+        return replace(made, reverse=made)
+    return replace(made, reverse=prepare(reverse, launch, width=width, dtype=dtype, rho_w=rho_w, table=table))
 
 
 def _needed(rows: Rows, launch: Launch) -> tuple[Tensor, ...]:
@@ -54,13 +65,13 @@ def _needed(rows: Rows, launch: Launch) -> tuple[Tensor, ...]:
     return windows(rows.indptr, rows.indices, launch.window) if launch.variant == "window" else ()
 
 
-def chosen_for(rows: Rows, width: int, dtype: torch.dtype) -> Launch:
-    """The router's choice for these rows."""
+def _chosen(rows: Rows, width: int, dtype: torch.dtype, rho_w: float | None, table: Table) -> Launch:
     degrees = rows.indptr.diff().double()
     if len(degrees) == 0:
-        return launch_for(mean_degree=0, width=width, dtype=dtype)
+        return launch_for(mean_degree=0, width=width, dtype=dtype, table=table)
     mean, most, spread = torch.stack([degrees.mean(), degrees.max(), degrees.std(correction=0)]).tolist()
-    return launch_for(mean_degree=mean, max_degree=int(most), degree_cv=spread / mean if mean else 0.0, width=width, dtype=dtype)
+    cv = spread / mean if mean else 0.0
+    return launch_for(mean_degree=mean, max_degree=int(most), degree_cv=cv, width=width, dtype=dtype, rho_w=rho_w, table=table)
 
 
 def heavy_groups(indptr: Tensor, group: int) -> tuple[Tensor, ...]:

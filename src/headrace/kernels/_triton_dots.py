@@ -62,9 +62,9 @@ def dots_kernel(  # type: ignore[no-untyped-def]
         column = first + tl.arange(0, columns)
         seen = there[:, None] & (column < width)[None, :]
         place = (row * width)[:, None] + column[None, :]
-        if chosen:
-            seen = seen & (tl.load(taken + place, mask=seen, other=-1) == slot[:, None])
         left = tl.load(grad + place, mask=seen, other=0.0).to(kind)
+        if chosen:
+            left = tl.where(tl.load(taken + place, mask=seen, other=-1) == slot[:, None], left, 0.0)
         right = tl.load(x + ((source * width)[:, None] + column[None, :]), mask=seen, other=0.0).to(kind)
         total += tl.sum(left * right, axis=1)
     tl.store(out + entry, total * factor, mask=entry < count)

@@ -44,7 +44,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _find(  # type: ignore[no-untyped-def]
+def find(  # type: ignore[no-untyped-def]
     row, there, location, begins, bases, num_rows, by_table: tl.constexpr, row_bits: tl.constexpr, shards: tl.constexpr, stride
 ):
     """The address of each row, its shard, and whether it is in any."""
@@ -98,7 +98,7 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
         target = first // lanes + place // lanes
         there = target < count
         row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
-        address, shard, there = _find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
+        address, shard, there = find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
         # Lanes stand on the lines of memory, not on the row's own: what a group of threads asks for at once is one request.
         column = place % lanes - ((address // chunk_bytes) % line).to(tl.int32)
         if counted:
@@ -133,7 +133,7 @@ def _add_sharded_kernel(  # type: ignore[no-untyped-def]
 ):
     target, column, there = _cut(count, width, width, block)
     row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
-    address, _, there = _find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
+    address, _, there = find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
     place = address.to(tl.pointer_type(delta.dtype.element_ty), bitcast=True) + column
     old = tl.load(place, mask=there)
     more = tl.load(delta + target * width + column, mask=there)

@@ -19,21 +19,18 @@ from headrace.kernels.launch import Launch
 @triton.jit  # type: ignore[untyped-decorator]
 def _key(value):  # type: ignore[no-untyped-def]
     """An integer as large as the number is."""
-    if value.dtype == tl.float64:
-        bits = (value + 0.0).to(tl.int64, bitcast=True)
-        key = tl.where(bits < 0, bits ^ 0x7FFFFFFFFFFFFFFF, bits)
-        return tl.where(value != value, 0x7FFFFFFFFFFFFFFF, key)
-    bits = (value + 0.0).to(tl.int32, bitcast=True)
-    key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return tl.where(value != value, 0x7FFFFFFF, key)
+    whole: tl.constexpr = tl.int64 if value.dtype == tl.float64 else tl.int32
+    most: tl.constexpr = 0x7FFFFFFFFFFFFFFF if value.dtype == tl.float64 else 0x7FFFFFFF
+    bits = (value + 0.0).to(whole, bitcast=True)  # -0 becomes 0
+    return tl.where(value != value, most, tl.where(bits < 0, bits ^ most, bits))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _number(key):  # type: ignore[no-untyped-def]
     """The number of a key."""
-    if key.dtype == tl.int64:
-        return tl.where(key < 0, key ^ 0x7FFFFFFFFFFFFFFF, key).to(tl.float64, bitcast=True)
-    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
+    kind: tl.constexpr = tl.float64 if key.dtype == tl.int64 else tl.float32
+    most: tl.constexpr = 0x7FFFFFFFFFFFFFFF if key.dtype == tl.int64 else 0x7FFFFFFF
+    return tl.where(key < 0, key ^ most, key).to(kind, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["sources", "rows_of_x"])  # type: ignore[untyped-decorator]

@@ -87,9 +87,9 @@ def sum_kernel(  # type: ignore[no-untyped-def]
             there = (source >= 0) & (source < rows_of_x)
         place = (source * width)[:, :, None] + column[None, None, :]
         seen = there[:, :, None] & inside[None, None, :]
-        if chosen:
-            seen = seen & (tl.load(taken + place, mask=seen, other=-1) == slot[:, :, None])
         value = tl.load(x + place, mask=seen, other=0.0).to(kind)
+        if chosen:  # not as a mask of the read, which would then be element by element
+            value = tl.where(tl.load(taken + place, mask=seen, other=-1) == slot[:, :, None], value, 0.0)
         if weighted:
             value *= tl.load(weight + at, mask=there, other=0.0).to(kind)[:, :, None]
         if scaled:

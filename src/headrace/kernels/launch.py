@@ -6,7 +6,8 @@ and type choose a `Launch`, without a look at the device and without a trial in 
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
 import torch
@@ -56,6 +57,25 @@ class Launch:
         return cls(variant, *map(int, sizes))  # type: ignore[arg-type]
 
 
+Table = Mapping[str, Launch]  # bucket -> how rows of it are launched, heavy ones and windows aside
+
+_WIDTHS = (1, 16, 32, 64, 128, 256)
+_DEGREES = {"few": 5.0, "some": 16.0, "many": float("inf")}
+_HEAVY = 4096  # entries of a row from which it is worth cutting: some hundred turns of a program's loop
+_WINDOW_REUSE = {2: 2.5, 4: 4.0}  # by bytes of an element: from which reuse in a window its products pay
+
+
+def bucket_of(*, mean_degree: float, width: int, dtype: torch.dtype) -> str:
+    """What launches are tabled by: bytes of an element, width and mean degree, each in a few classes.
+
+    >>> bucket_of(mean_degree=50, width=100, dtype=torch.float32)
+    '4 bytes, width 128, degree many'
+    """
+    wide = next((w for w in _WIDTHS if width <= w), _WIDTHS[-1])
+    degree = next(name for name, most in _DEGREES.items() if mean_degree <= most)
+    return f"{dtype.itemsize} bytes, width {wide}, degree {degree}"
+
+
 def launch_for(
     *,
     mean_degree: float,
@@ -64,17 +84,62 @@ def launch_for(
     max_degree: int | None = None,
     degree_cv: float | None = None,
     rho_w: float | None = None,
+    table: Table | None = None,
 ) -> Launch:
     """The launch for rows of `width` elements over a graph of these figures; None is not known.
+
+    `degree_cv` is the standard deviation of the degrees over their mean, and `rho_w` how many rows of a window share a
+    neighbour on average (entries over distinct neighbours). `table` is by default what was measured on an H200.
 
     >>> launch_for(mean_degree=50, max_degree=20_000, width=100, dtype=torch.float32).variant
     'split'
     """
-    columns = min(max(power_of_two(width), 16), 128)
-    variant: Variant = "split" if max_degree is not None and max_degree > 4 * 512 else "row"
-    return Launch(variant, columns=columns, entries=8, warps=2 if columns > 64 else 1)
+    plain = (H200 if table is None else table)[bucket_of(mean_degree=mean_degree, width=width, dtype=dtype)]
+    if rho_w is not None and width >= 16 and rho_w >= _WINDOW_REUSE.get(dtype.itemsize, float("inf")):
+        columns = min(max(power_of_two(width), 16), 256 // dtype.itemsize)
+        return Launch("window", columns=columns, entries=32, warps=4, stages=2, window=16)
+    if max_degree is not None and max_degree > _HEAVY and (degree_cv is None or degree_cv > 0.5):
+        return replace(plain, variant="split", group=1024)
+    return plain
 
 
 def power_of_two(size: float) -> int:
     """The smallest that is not below `size`."""
     return 1 << max(int(-(-size // 1)) - 1, 0).bit_length()
+
+
+# (bytes, width) -> columns, entries, stages. More than one warp was slower throughout, and so was more than one stage where rows
+# are not aligned to 16 bytes: the copies of a pipeline need that.
+_MEASURED = {
+    (2, 1): (1, 32, 1),
+    (2, 16): (16, 16, 1),
+    (2, 32): (32, 16, 1),
+    (2, 64): (64, 8, 3),
+    (2, 128): (128, 16, 1),
+    (2, 256): (128, 16, 1),
+    (4, 1): (1, 32, 1),
+    (4, 16): (16, 16, 1),
+    (4, 32): (32, 8, 3),
+    (4, 64): (64, 8, 3),
+    (4, 128): (128, 8, 1),
+    (4, 256): (64, 8, 2),
+    (8, 1): (1, 32, 1),
+    (8, 16): (16, 8, 1),
+    (8, 32): (32, 8, 1),
+    (8, 64): (64, 4, 1),
+    (8, 128): (64, 4, 1),
+    (8, 256): (64, 4, 1),
+}
+
+
+def _measured() -> dict[str, Launch]:
+    table = {}
+    for (size, width), (columns, entries, stages) in _MEASURED.items():
+        row = Launch("row", columns=columns, entries=entries, warps=1, stages=stages)
+        for name in _DEGREES:
+            at = f"{size} bytes, width {width}, degree {name}"
+            table[at] = row if name == "many" else replace(row, entries=min(entries, 8 if name == "some" else 4), stages=1)
+    return table
+
+
+H200: Table = _measured()

@@ -62,19 +62,28 @@ class FirstSum:
         self.reason = "no layer has asked yet"
         self._of: tuple[Tensor, int, Structure] | None = None  # the features, their version, the graph
         self._kept: dict[tuple[Any, ...], Tensor] = {}
+        self._no_room: str | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that is kept."""
         return sum(kept.nbytes for kept in self._kept.values())
 
-    def of(self, layer: FirstLayer, x: Tensor, where: Structure) -> Tensor | None:
-        """The sums that this layer begins with, or None where it must make its own.  # -> [num_dst, wide]"""
+    def decide(self, layer: FirstLayer, x: Tensor, where: Structure) -> FixedSum | None:
+        """What would be kept for this layer, if anything; `reason` says why."""
         found = getattr(layer.conv, "fixed_sum", None)
         fixed: FixedSum | None = None if found is None else found()
         why_not = self._why_not(layer, fixed, x, where)
         if fixed is None or why_not is not None:
             self.reason = f"not kept: {why_not}"
+            return None
+        self.reason = f"kept: {self.uses} uses of a sum over {fixed.wide} columns that never changes"
+        return fixed
+
+    def of(self, layer: FirstLayer, x: Tensor, where: Structure) -> Tensor | None:
+        """The sums that this layer begins with, or None where it must make its own.  # -> [num_dst, wide]"""
+        fixed = self.decide(layer, x, where)
+        if fixed is None:
             return None
         self._forget_others(x, where)
         dtype = x.dtype if fixed.adds_own else _product_type(x)
@@ -85,14 +94,16 @@ class FirstSum:
                     self._kept[key] = fixed.make(x, where).to(dtype)
             except torch.cuda.OutOfMemoryError:
                 torch.cuda.empty_cache()
-                self.keep, self.reason = "never", f"not kept: there is no room for it on {x.device}"
+                self._no_room = f"there is no room for it on {x.device}"
+                self.reason = f"not kept: {self._no_room}"
                 return None
-        self.reason = f"kept: {self.uses} uses of a sum over {fixed.wide} columns that never changes"
         return self._kept[key]
 
     def _why_not(self, layer: FirstLayer, fixed: FixedSum | None, x: Tensor, where: Structure) -> str | None:
         if self.keep == "never":
             return "switched off"
+        if self._no_room is not None:  # it is not tried again
+            return self._no_room
         if fixed is None:
             return "what the first layer sums is learnt"
         if layer.before:

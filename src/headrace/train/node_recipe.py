@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, WholeBatch
-from headrace.nn import GATConv
+from headrace.nn import GNN, GATConv, Layer
 from headrace.pipeline import StageTimes, Trace
 from headrace.store import Store, Tiered, hot_order, rows_for
 from headrace.train.captured import CapturedStep
@@ -43,6 +43,8 @@ class NodeRecipe:
         self.whole: WholeBatch | None = None
         if options.full_batch:
             self.whole = WholeBatch(data, options.depth, uses=_uses(options), keep_sum=options.keep_sum).to(self.device)
+            if isinstance(model, GNN) and self.whole.x is not None:
+                self.whole.first_sum.decide(cast(Layer, model.layers[0]), self.whole.x, self.whole.data.graph)
             self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
         else:
             self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)

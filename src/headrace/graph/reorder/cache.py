@@ -36,7 +36,7 @@ def cache_misses(
     >>> import headrace as hr
     >>> ring = hr.Graph.from_edges(range(100), [*range(1, 100), 0], undirected=True)
     >>> hr.reorder.cache_misses(ring, cache_bytes=1600, row_bytes=400)
-    0.5
+    0.51
     """
     for name, value in (("cache_bytes", cache_bytes), ("row_bytes", row_bytes), ("windows", windows)):
         if value < 1:

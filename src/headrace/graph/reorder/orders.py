@@ -32,7 +32,7 @@ def rabbit(graph: Graph, *, progress: Progress | None = None, threads: int | Non
     >>> import headrace as hr
     >>> two_triangles = hr.Graph.from_edges([0, 2, 4, 1, 3, 5], [2, 4, 0, 3, 5, 1], undirected=True)
     >>> hr.reorder.rabbit(two_triangles).tolist()
-    [4, 0, 2, 5, 1, 3]
+    [4, 2, 0, 5, 3, 1]
     """
     host, workers = graph.to("cpu"), thread_count(threads)
     indptr, indices = None, None
