@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "column_tile.h"
 #include "common.h"
 #include "memory.h"
 
@@ -10,6 +11,7 @@ namespace headrace {
 namespace {
 
 constexpr int64_t kWindow = 2048;  // entries looked up at a time
+constexpr int64_t kSoon = 32;      // entries after which a row that is asked for is there
 
 int64_t element_bytes(Element e) { return e == Element::f64 ? 8 : e == Element::f32 ? 4 : 2; }
 int64_t sum_bytes(Element e) { return e == Element::f64 ? 8 : 4; }
@@ -120,28 +122,83 @@ inline void for_tiles(const Entries& entries, int64_t v, Window& window, int64_t
         use(window.tile(from, std::min(from + kWindow, end), begin, limit), from);
 }
 
+void sum_rows(const Entries& entries, const RowsOut& to, int threads) {
+    const VectorTable& vector = vector_table();
+    FirstError error;
+    for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
+        if (!vector.sum(entries, to, begin, end)) error.set("indptr does not rise, or an index is out of range");
+    });
+    error.rethrow();
+}
+
+// `bytes` of each row that an index may name, from `offset` on, one after the other. False if ids name a row that x does not have.
+bool pack(const Entries& in, int64_t offset, int64_t bytes, int64_t stride, char* out, int threads) {
+    bool ok = true;
+    threads = useful_threads(threads, in.columns * bytes, 1 << 16);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1) reduction(&& : ok)
+    for (int64_t i = 0; i < in.columns; ++i) {
+        const int64_t row = in.ids ? in.ids[i] : i;
+        if (row >= 0 && row < in.x_rows)
+            std::memcpy(out + i * stride, in.x + row * in.x_stride + offset, static_cast<size_t>(bytes));
+        else
+            ok = false;
+    }
+    return ok;
+}
+
+// Sums slices of columns, one after the other, from a copy of the slice. In place the slice's lines would lie a row apart, where
+// they meet in few sets of the caches, and no more of them would stay. False if there is no copy: no memory, or a wrong id, which
+// may be one that no entry names.
+bool sum_slices(const Entries& entries, const RowsOut& to, int64_t tile, int threads) {
+    const int64_t size = element_bytes(entries.element), lanes = 64 / sum_bytes(entries.element);
+    const int64_t most = std::min(tile + lanes - 1, entries.width);  // what is less than a vector joins the slice before it
+    const int64_t stride = (most * size + 63) / 64 * 64;
+    Array<char> packed;
+    try {
+        packed = Array<char>(entries.columns * stride);
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+    for (int64_t column = 0, count; column < entries.width; column += count) {
+        const int64_t left = entries.width - column;
+        count = left - tile < lanes ? left : tile;
+        Entries slice = entries;
+        RowsOut part = to;
+        slice.width = count;
+        slice.x_stride = (count * size + 31) / 32 * 32;
+        if (!pack(entries, column * size, count * size, slice.x_stride, packed.data(), threads)) return false;
+        slice.x = packed.data();
+        slice.x_rows = entries.columns;
+        slice.ids = {};
+        part.out += column * size;
+        sum_rows(slice, part, threads);
+    }
+    return true;
+}
+
+// The columns of a slice: whole lines, or the width if it is to be summed at once.
+int64_t slice_columns(const Entries& in, int64_t tile) {
+    const int64_t size = element_bytes(in.element), line = 64 / size;
+    if (tile > 0) return (std::min(tile, in.width) + line - 1) / line * line;
+    const double entries = static_cast<double>(in.indptr[in.rows] - in.indptr[0]);
+    return column_tile(in.columns, in.width, size, last_level_cache(), entries / static_cast<double>(std::max<int64_t>(in.columns, 1)));
+}
+
 }  // namespace
 
-void aggregate(const Entries& entries, Reduce reduce, char* out, int32_t* where, int threads) {
-    const VectorTable& vector = vector_table();
+void aggregate(const Entries& entries, Reduce reduce, const void* row_scale, int64_t tile, char* out, int32_t* where, int threads) {
+    const RowsOut to{out, entries.width * element_bytes(entries.element), reduce == Reduce::mean, row_scale};
     if (reduce != Reduce::max) {
-        FirstError error;
-        for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
-            if (!vector.sum(entries, begin, end, reduce == Reduce::mean, out))
-                error.set("indptr does not rise, or an index is out of range");
-        });
-        return error.rethrow();
+        const int64_t columns = slice_columns(entries, tile);
+        if (columns >= entries.width || !sum_slices(entries, to, columns, threads)) sum_rows(entries, to, threads);
+        return;
     }
-    const int64_t out_bytes = entries.width * element_bytes(entries.element);
-    for_rows(entries, threads, [&](int64_t v, Window& window, int64_t limit, void* accumulator) {
-        std::memset(accumulator, 0, static_cast<size_t>(entries.width * sum_bytes(entries.element)));
-        int32_t* row_where = where + v * entries.width;
-        if (entries.indptr[v + 1] == entries.indptr[v]) std::fill_n(row_where, entries.width, -1);
-        for_tiles(entries, v, window, limit, [&](const RowTile& tile, int64_t) {
-            vector.max(entries.element, tile, accumulator, row_where);
-        });
-        vector.store(entries.element, accumulator, 1.0, entries.width, out + v * out_bytes);
+    const VectorTable& vector = vector_table();
+    FirstError error;
+    for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
+        if (!vector.max(entries, to, begin, end, where)) error.set("indptr does not rise, or an index is out of range");
     });
+    error.rethrow();
 }
 
 void max_gradient(const Entries& entries, const int64_t* forward, const int32_t* where, char* out, int threads) {
@@ -154,6 +211,8 @@ void max_gradient(const Entries& entries, const int64_t* forward, const int32_t*
         for_tiles(entries, u, window, limit, [&](const RowTile& tile, int64_t from) {
             const int64_t* columns = window.columns(from);
             for (int64_t i = 0; i < tile.count; ++i) {
+                if (i + kSoon < tile.count + tile.ahead)
+                    for (int64_t j = 0; j < entries.width; j += 16) prefetch(where + columns[i + kSoon] * entries.width + j);
                 taken[i] = where + columns[i] * entries.width;
                 slots[i] = static_cast<int32_t>(entries.position[from + i] - forward[columns[i]]);
             }

@@ -10,8 +10,10 @@ namespace headrace {
 
 enum class Reduce { sum, mean, max };
 
-// `where` (max only): which entry of its row each output element came from, -1 in an empty row, whose output is 0.
-void aggregate(const Entries& entries, Reduce reduce, char* out, int32_t* where, int threads);
+// `row_scale`: a factor per row of out, in the accumulator's type, or null. `tile`: columns to sum at a time, in whole lines, 0 for
+// what column_tile says (sum and mean only). `where` (max only): which entry of its row each output element came from, -1 in an
+// empty row, whose output is 0.
+void aggregate(const Entries& entries, Reduce reduce, const void* row_scale, int64_t tile, char* out, int32_t* where, int threads);
 
 // out[u] = sum over the transpose's entries (v, e) of grad[v] where max took e: `entries` is the transpose with
 // x = grad and position = e; `forward` is the indptr of the graph itself.

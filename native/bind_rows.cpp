@@ -1,6 +1,7 @@
 // Rows: buffers, gather, aggregation, dropout.
 #include "bind.h"
 #include "aggregate.h"
+#include "column_tile.h"
 #include "dropout.h"
 #include "gather.h"
 #include "heap.h"
@@ -62,7 +63,8 @@ Entries entries_of(const In& x, const In1<int64_t>& indptr, const In& indices, c
 
 void aggregate_into(const In& x, const In1<int64_t>& indptr, const In& indices, Out out, const std::string& reduce,
                     std::optional<In> ids, std::optional<In> weight, std::optional<In> position,
-                    std::optional<In> scale, std::optional<Out> where, int threads) {
+                    std::optional<In> scale, std::optional<Out> where, int threads, std::optional<In> row_scale,
+                    std::optional<int64_t> tile) {
     Reduce how;
     if (reduce == "sum") how = Reduce::sum;
     else if (reduce == "mean") how = Reduce::mean;
@@ -74,8 +76,18 @@ void aggregate_into(const In& x, const In1<int64_t>& indptr, const In& indices, 
         fail("out must have one row per row of indptr, with the width and type of x");
     if (how == Reduce::max && (!where || !is_int(*where, 32) || where->size() != out.size()))
         fail("max needs `where`, int32, of the shape of out");
+    if (tile && *tile < 1) fail("tile must be at least 1 column, or None for what suits, not ", std::to_string(*tile));
+    if (tile && how == Reduce::max) fail("tile is for sum and mean: max takes all columns at once");
+    const void* factors = coefficients(row_scale, e.element, e.rows, "row_scale");
     nb::gil_scoped_release release;
-    aggregate(e, how, static_cast<char*>(out.data()), where ? static_cast<int32_t*>(where->data()) : nullptr, threads);
+    aggregate(e, how, factors, tile.value_or(0), static_cast<char*>(out.data()),
+              where ? static_cast<int32_t*>(where->data()) : nullptr, threads);
+}
+
+int64_t column_tile_of(int64_t rows, int64_t width, int64_t element_bytes, int64_t cache_bytes, double mean_degree) {
+    if (rows < 0 || width < 0 || element_bytes < 1 || cache_bytes < 1 || !(mean_degree >= 0))
+        fail("rows, width and mean_degree must not be negative, element_bytes and cache_bytes at least 1");
+    return column_tile(rows, width, element_bytes, cache_bytes, mean_degree);
 }
 
 void max_gradient_into(const In& grad, const In1<int64_t>& indptr, const In& indices, const In& position,
@@ -129,7 +141,10 @@ void bind_rows(nb::module_& m) {
     m.def("gather", &gather, "rows"_a.noconvert(), "ids"_a.noconvert(), "out"_a.noconvert(), "threads"_a);
     m.def("aggregate", &aggregate_into, "x"_a.noconvert(), "indptr"_a.noconvert(), "indices"_a.noconvert(),
           "out"_a.noconvert(), "reduce"_a, nb::kw_only(), "ids"_a.none().noconvert(), "weight"_a.none().noconvert(),
-          "position"_a.none().noconvert(), "scale"_a.none().noconvert(), "where"_a.none().noconvert(), "threads"_a);
+          "position"_a.none().noconvert(), "scale"_a.none().noconvert(), "where"_a.none().noconvert(), "threads"_a,
+          "row_scale"_a.noconvert() = nb::none(), "tile"_a = nb::none());
+    m.def("column_tile", &column_tile_of, "rows"_a, "width"_a, "element_bytes"_a, "cache_bytes"_a, "mean_degree"_a);
+    m.def("last_level_cache", &last_level_cache);
     m.def("max_gradient", &max_gradient_into, "grad"_a.noconvert(), "indptr"_a.noconvert(), "indices"_a.noconvert(),
           "position"_a.noconvert(), "forward"_a.noconvert(), "where"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(),
           "weight"_a.none().noconvert(), "threads"_a);

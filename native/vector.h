@@ -51,6 +51,14 @@ struct Entries {
     Element element = Element::f32;
 };
 
+// Where the results go: out[v] = factor of row v * the reduction of its entries.
+struct RowsOut {
+    char* out = nullptr;
+    int64_t stride = 0;               // bytes from one row to the next
+    bool mean = false;                // the factor is 1 / entries,
+    const void* row_scale = nullptr;  // and this one's, in the accumulator's type
+};
+
 // Some neighbours of one row, with addresses and coefficients already looked up.
 struct RowTile {
     const void* const* rows;   // address of each neighbour's row
@@ -113,10 +121,10 @@ struct VectorTable {
                  int64_t* positions);
     // Positions of the `take` neighbours of lowest rank of one row, in the row's order.
     void (*rank)(PhiloxKey key, uint32_t hop, const Ranking& ranking, const DrawRow& row, int64_t* scratch, int64_t* positions);
-    // out[v] = sum, or mean, over the entries of rows [begin, end), each row's in order; false on an index out of range.
-    bool (*sum)(const Entries& entries, int64_t begin, int64_t end, bool mean, char* out);
-    // accumulator = max with the tile's rows; where = which neighbour of the row (the first that reaches it).
-    void (*max)(Element element, const RowTile& tile, void* accumulator, int32_t* where);
+    // Sums over the entries of rows [begin, end), each row's in order; false on an index out of range.
+    bool (*sum)(const Entries& entries, const RowsOut& to, int64_t begin, int64_t end);
+    // The largest of them, likewise; where = which entry of the row (the first that reaches it), -1 in an empty row, which gives 0.
+    bool (*max)(const Entries& entries, const RowsOut& to, int64_t begin, int64_t end, int32_t* where);
     // The gradient of max: accumulator += row[c] where `where[row][c]` names this edge.
     void (*max_gradient)(Element element, const RowTile& tile, const int32_t* const* where, const int32_t* slots,
                          void* accumulator);

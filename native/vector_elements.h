@@ -79,10 +79,25 @@ struct BF16 {
 #endif
     }
     static Halves packed(Floats v) {  // to nearest, ties to even; NaN stays NaN
+#if defined(__AVX2__) && !defined(__AVX512F__)
+        __m256 parts[2];
+        __m256i words[2];
+        __builtin_memcpy(parts, &v, 64);
+        for (int i = 0; i < 2; ++i) {
+            const __m256i bits = _mm256_castps_si256(parts[i]);
+            const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+            const __m256i up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+            const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(parts[i], parts[i], _CMP_UNORD_Q));
+            words[i] = _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), _mm256_set1_epi32(0x7FC0), nan);
+        }
+        // Packing takes turns between the halves of its operands: the quarters are put back in order.
+        return reinterpret_cast<Halves>(_mm256_permute4x64_epi64(_mm256_packus_epi32(words[0], words[1]), 0xD8));
+#else
         const auto bits = reinterpret_cast<Words>(v);
         const auto rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
         const auto nan = reinterpret_cast<Words>(v != v);
         return __builtin_convertvector((rounded & ~nan) | (nan & 0x7FC0), Halves);
+#endif
     }
     static void store(uint16_t* p, Floats v) { store_as(p, packed(v)); }
     static void stream(uint16_t* p, Floats v) { stream_as(p, packed(v)); }
@@ -148,6 +163,9 @@ struct F16 {
     static Floats load(const uint16_t* p) {
 #if defined(__AVX512F__)
         return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif defined(__F16C__)
+        const __m256 halves[2] = {_mm256_cvtph_ps(load_as<__m128i>(p)), _mm256_cvtph_ps(load_as<__m128i>(p + 8))};
+        return load_as<Floats>(halves);
 #else
         Floats v;
         for (int i = 0; i < 16; ++i) v[i] = get(p + i);
@@ -158,6 +176,10 @@ struct F16 {
 #if defined(__AVX512F__)
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                             _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+        __m256 halves[2];
+        __builtin_memcpy(halves, &v, 64);
+        for (int i = 0; i < 2; ++i) store_as(p + 8 * i, _mm256_cvtps_ph(halves[i], _MM_FROUND_TO_NEAREST_INT));
 #else
         for (int i = 0; i < 16; ++i) put(p + i, v[i]);
 #endif

@@ -10,9 +10,6 @@
 namespace headrace::HEADRACE_LEVEL {
 namespace {
 
-template <int N>
-struct Constant {};
-
 // Memory handed out piece by piece, each on a line of its own. Without memory it only measures.
 class Arena {
 public:

@@ -20,6 +20,9 @@ constexpr int kRegister = 32;
 constexpr int kRegister = 16;
 #endif
 
+template <int N>
+struct Constant {};
+
 template <class S>
 struct IntegerLike;  // of the same size
 template <>
@@ -204,6 +207,10 @@ HEADRACE_INLINE V load_lanes(const typename E::Type* p) {
             const typename E::Type* from = p + i * N;
             if constexpr (N == 16) {
                 v.part[i] = E::load(from);
+#if defined(__AVX2__)
+            } else if constexpr (__is_same(E, BF16) && N == 8) {  // GCC 12 would convert it in halves
+                v.part[i] = reinterpret_cast<Floats8>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_as<__m128i>(from)), 16));
+#endif
             } else if constexpr (__is_same(E, BF16)) {
                 typedef uint16_t Short __attribute__((vector_size(2 * N)));
                 typedef uint32_t Long __attribute__((vector_size(4 * N)));
@@ -231,6 +238,18 @@ HEADRACE_INLINE void store_lanes(typename E::Type* p, Wide<typename E::Sum, 64> 
         typename E::Vector elements;
         __builtin_memcpy(&elements, &v, 64);
         E::store(p, elements);
+    }
+}
+
+// Past the caches, to an address that is a multiple of the elements' size in bytes.
+template <class E>
+HEADRACE_INLINE void stream_lanes(typename E::Type* p, Wide<typename E::Sum, 64> v) {
+    if constexpr (sizeof(typename E::Type) == sizeof(typename E::Sum)) {
+        for (int i = 0; i < v.kParts; ++i) stream_as(p + i * v.kPartLanes, v.part[i]);
+    } else {
+        typename E::Vector elements;
+        __builtin_memcpy(&elements, &v, 64);
+        E::stream(p, elements);
     }
 }
 

@@ -55,7 +55,11 @@ def aggregate(
     scale: Any | None,
     where: Any | None,
     threads: int,
+    row_scale: Any | None = None,
+    tile: int | None = None,
 ) -> None: ...
+def column_tile(rows: int, width: int, element_bytes: int, cache_bytes: int, mean_degree: float) -> int: ...
+def last_level_cache() -> int: ...
 def max_gradient(
     grad: Any,
     indptr: Any,
