@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace import _native
 from headrace.plan import Workload, advise
 from headrace.plan.cost import Cost
 from headrace.plan.steps import forward_cost, gradient_sums, step_cost, sums_per_step, ways
@@ -115,7 +116,7 @@ def test_every_kind_of_model_has_a_plan_that_says_why(data, model):
     assert min(plan.seconds_of.values()) <= plan.step.seconds * (1 + 1e-9)
     assert plan.seconds_of[plan.configuration] == pytest.approx(plan.step.seconds)
     found = json.loads(json.dumps(plan.as_dict()))
-    assert set(found) == {"model", "epochs", "dtype", "choices", "forward", "step", "properties", "machine"}
+    assert set(found) == {"model", "epochs", "dtype", "choices", "kernels", "forward", "step", "properties", "machine"}
     assert found["choices"][0]["alternatives"][0].keys() == {"name", "bytes", "seconds"}
 
 
@@ -171,14 +172,40 @@ def test_kernels_of_a_gpu_are_weighed_from_anywhere(data):
     assert len(choice.alternatives) == 3
     assert choice.chosen == choice.alternatives[0].name
     assert "at most" in choice.reason
+    assert plan.as_dict()["kernels"]["layer 1: kernel"]["launch"].keys() >= {"variant", "group", "columns", "entries", "warps"}
 
 
 def test_a_hub_makes_one_program_per_row_slow():
-    hub = hr.Graph.from_edges(torch.arange(100_000) % 300, torch.zeros(100_000, dtype=torch.int64), 300)
+    hub = hr.Graph.from_edges(torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64), 20_000)
     plan = advise(hub, [16, 16], "cuda", machine=round_machine("cuda"), dtype=torch.float32)
     named = {c.name.split()[0].strip(","): c for c in plan["layer 1: kernel"].alternatives}
     assert plan["layer 1: kernel"].chosen.startswith("split")
     assert named["row"].seconds > 5 * named["split"].seconds
+
+
+def test_windows_are_chosen_where_rows_share_their_neighbours():
+    """Blocks of sixteen rows that all read the same hundred."""
+    rows = torch.arange(1600)
+    block = hr.Graph.from_edges(
+        (rows // 16 * 16).repeat_interleave(100) + torch.arange(100).repeat(1600), rows.repeat_interleave(100), 1700
+    )
+    plan = advise(block, [64, 64], "cuda", machine=round_machine("cuda"), dtype=torch.float32)
+    named = {c.name.split()[0].strip(","): c for c in plan["layer 1: kernel"].alternatives}
+    assert plan["layer 1: kernel"].chosen.startswith("window of 16")
+    assert named["window"].bytes < named["row"].bytes
+
+
+def test_slices_of_columns_are_weighed_where_rows_outgrow_the_cache():
+    edges = torch.randint(20_000, (2, 800_000), generator=torch.Generator().manual_seed(0))
+    graph = hr.Graph.from_edges(*edges, 20_000)
+    plan = advise(graph, [256, 256], machine=MACHINE, dtype=torch.float32, orders=())  # 20 caches of rows, each read 40 times
+    choice = plan["layer 1: kernel"]
+    expected = _native.column_tile(20_000, 256, 4, MACHINE.cache_bytes, 40.0)
+    assert choice.chosen == ("32 columns at a time" if expected < 256 else "all columns at once")
+    assert {candidate.name for candidate in choice.alternatives} == {"32 columns at a time", "all columns at once"}
+    sliced, whole = sorted(choice.alternatives, key=lambda candidate: candidate.name)
+    assert sliced.bytes != whole.bytes
+    assert len(advise(graph, [8, 8], machine=MACHINE)["layer 1: kernel"].alternatives) == 1  # narrower than a slice
 
 
 def test_graphs_of_no_size_have_plans():

@@ -44,6 +44,16 @@ def test_an_order_that_was_planned_is_run_too():
     assert {row.name.split(",")[0] for row in found.rows if row.what == "step"} > {"as it is"}
 
 
+def test_kernels_are_timed_beside_each_other():
+    edges = torch.randint(5000, (2, 50_000), generator=torch.Generator().manual_seed(0))
+    graph = hr.Graph.from_edges(*edges, 5000)
+    plan = advise(graph, [128, 128], machine=round_machine(cache_bytes=1 << 19), dtype=torch.float32, orders=())
+    found = verify(plan, graph, repeats=1)
+    sums = [row for row in found.rows if row.what == "sum of 128 columns"]
+    assert {row.name for row in sums} == {"32 columns at a time", "all columns at once"}
+    assert [row.chosen for row in sums] == [True, False]
+
+
 def test_features_are_drawn_where_there_are_none(data):
     plan = advise(data.graph, [16, 8, 4], conv="gin", machine=round_machine())
     assert verify(plan, data.graph, repeats=1).rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from headrace.bench.measure import Row
-from headrace.bench.setting import Setting
+from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, Graph, generate, load
 from headrace.plan import Machine, advise, probe, verify
 from headrace.plan.verify import NEAR
@@ -35,8 +35,13 @@ def run(setting: Setting) -> list[Row]:
 
 def measure(setting: Setting, device: str) -> list[Row]:
     """A row per graph: the chosen way to train, the best and the worst of all that were costed; and how often it was good."""
+    with threads_of(setting.threads if device == "cpu" else torch.get_num_threads()):
+        return _measure(setting, device)
+
+
+def _measure(setting: Setting, device: str) -> list[Row]:
     setting.progress("measuring the machine")
-    machine = probe(device, threads=setting.threads)
+    machine = probe(device)
     rows, near = [], 0
     for case in CASES:
         try:
@@ -65,7 +70,6 @@ def _row(case: Case, data: Dataset, device: str, machine: Machine, setting: Sett
         epochs=_EPOCHS,
         input_dropout=0.0,
         machine=machine,
-        threads=setting.threads,
     )
     found = verify(plan, data, repeats=setting.repeats, every=True, progress=setting.progress)
     steps = [row for row in found.rows if row.what == "step"]

@@ -155,8 +155,9 @@ def _orders(
     layers = costing.workload.layers
     widths = [(summed_width(layer, how), sums_per_step(layer, how)) for layer, how in zip(layers, hows, strict=True)]
     widest = max((width for width, count in widths if count), default=layers[0].mapped)
-    passes = max(round(sum(width * count for width, count in widths) / widest), 1)
-    row = widest * dtype.itemsize
+    at_once = min(sums.chosen(widest, dtype).columns or widest, widest)  # a kernel that takes slices reads rows of a slice
+    passes = max(round(sum(width * count for width, count in widths) / at_once), 1)
+    row = at_once * dtype.itemsize
     # What a miss costs more than a hit, as a rate: the decision counts misses and nothing else.
     more = machine.miss_seconds(row, dtype=dtype) - machine.hit_seconds(row, table_bytes=sums.properties.nodes * row, dtype=dtype)
     found = {AS_IT_IS: costing}
@@ -167,7 +168,7 @@ def _orders(
         return found, reorder.Decision(None, None, 0.0, 0.0, sums.misses(row), {}, why)
     decision = reorder.auto(
         graph,
-        widest,
+        at_once,
         epochs=costing.epochs,
         passes=passes,
         dtype_bytes=dtype.itemsize,

@@ -121,6 +121,10 @@ class Plan:
             "epochs": self.epochs,
             "dtype": str(self.configuration.dtype).removeprefix("torch."),
             "choices": [asdict(choice) for choice in self.choices],
+            "kernels": {
+                name: {"width": of[0].width, "columns": of[0].columns, "launch": of[0].launch and asdict(of[0].launch)}
+                for name, of in self.kernels.items()
+            },
             "forward": asdict(self.forward),
             "step": asdict(self.step),
             "properties": self.properties.as_dict(),

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from headrace import _native
 from headrace.graph import Graph
-from headrace.graph.properties import Properties
+from headrace.graph.properties import Properties, window_reuse
 from headrace.graph.reorder import cache_misses
 from headrace.kernels.launch import Launch, launch_for
-from headrace.plan.cost import CACHE_SHARE, Cost, aggregation, heaviest_row, split_overhead
+from headrace.plan.cost import CACHE_SHARE, Cost, aggregation, elementwise, heaviest_row, split_overhead
 from headrace.plan.machine import Machine
+
+SLICE_BYTES = 128  # of a row, that the native kernel sums at a time where it takes slices
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A way to make one sum: on a GPU a launch, on the CPU how many columns at a time (None: all)."""
+    """A way to make one sum: on a GPU a launch, on the CPU how many columns at a time."""
 
     name: str
     cost: Cost
@@ -46,6 +50,7 @@ class Sums:
         self.graph, self.properties, self.machine = graph, properties, machine
         self._given, self._order, self._threads = misses, order, threads
         self._misses: dict[int, float] = {}
+        self._shared: float | None = None
 
     def misses(self, row_bytes: int) -> float:
         """The share of reads that come from memory: each row once where all of them fit into the cache."""
@@ -78,29 +83,42 @@ class Sums:
 
     def kernels(self, width: int, dtype: torch.dtype) -> list[Kernel]:
         """All kernels that could make the sum, the one that will run first."""
-        return self._launches(width, dtype) if self.machine.device == "cuda" else self._tiles(width, dtype)
+        return self._launches(width, dtype) if self.machine.device == "cuda" else self._slices(width, dtype)
 
-    def _sum(self, width: int, dtype: torch.dtype, columns: int | None = None, reuse: float | None = None) -> Cost:
-        found, used = self.properties, width if columns is None else columns
-        reuse = self.reuse(used * dtype.itemsize) if reuse is None else reuse
+    def _sum(self, width: int, dtype: torch.dtype, columns: int | None = None) -> Cost:
+        found, reuse = self.properties, self.reuse((columns or width) * dtype.itemsize)
         sizes = {"rows": found.nodes, "entries": found.edges, "width": width}
         return aggregation(self.machine, **sizes, dtype=dtype, reuse=reuse, columns=columns)
 
-    def _tiles(self, width: int, dtype: torch.dtype) -> list[Kernel]:
-        return [Kernel("all columns at once", self._sum(width, dtype), width)]
+    def _slices(self, width: int, dtype: torch.dtype) -> list[Kernel]:
+        """All columns at once, or slices of them, each copied to lie together; the native kernel itself decides which."""
+        found, size = self.properties, dtype.itemsize
+        whole = Kernel("all columns at once", self._sum(width, dtype), width, columns=width)
+        columns = SLICE_BYTES // size
+        if width <= columns or found.nodes * width * size <= CACHE_SHARE * self.machine.cache_bytes:
+            return [whole]
+        copied = elementwise(self.machine, rows=found.nodes, width=width, passes=2, itemsize=size)
+        sliced = Kernel(f"{columns} columns at a time", self._sum(width, dtype, columns) + copied, width, columns=columns)
+        taken = _native.column_tile(found.nodes, width, size, self.machine.cache_bytes, found.mean_degree)
+        return [sliced, whole] if taken < width else [whole, sliced]
 
     def _launches(self, width: int, dtype: torch.dtype) -> list[Kernel]:
+        """The router's launch first, then those of the other variants, each cut as the router would cut it."""
         found = self.properties
-        router = launch_for(
-            mean_degree=found.mean_degree,
-            max_degree=found.max_degree,
-            degree_cv=found.degree_cv,
-            rho_w=found.window_reuse,
-            width=width,
-            dtype=dtype,
-        )
-        kernels = [self._launched(replace(router, variant=variant), width, dtype) for variant in ("row", "split", "window")]
-        return sorted(kernels, key=lambda kernel: kernel.launch is None or kernel.launch.variant != router.variant)
+        figures: dict[str, Any] = {"mean_degree": found.mean_degree, "width": width, "dtype": dtype}
+        row = launch_for(**figures)
+        router = launch_for(**figures, max_degree=found.max_degree, degree_cv=found.degree_cv, rho_w=self.window_reuse)
+        several = [router, row, replace(row, variant="split", group=1024), launch_for(**figures, rho_w=float("inf"))]
+        by_variant = {launch.variant: launch for launch in reversed(several)}
+        kernels = [self._launched(launch, width, dtype) for launch in by_variant.values()]
+        return sorted(kernels, key=lambda kernel: kernel.launch != router)
+
+    @property
+    def window_reuse(self) -> float:
+        """Entries per distinct neighbour in a window of the kernel's, in this order of nodes."""
+        if self._shared is None:
+            self._shared = window_reuse(self.graph, Launch().window, order=self._order, threads=self._threads)
+        return self._shared
 
     def _launched(self, launch: Launch, width: int, dtype: torch.dtype) -> Kernel:
         cost = self._sum(width, dtype)
@@ -112,8 +130,11 @@ class Sums:
             heavy = int(degrees[degrees > launch.group].sum())
             if heavy:
                 cost = cost + split_overhead(self.machine, heavy_entries=heavy, group=launch.group, width=width)
-        else:  # what a window's rows share is fetched once for all of them
-            cost = self._sum(width, dtype, reuse=max(self.properties.window_reuse, self.reuse(width * dtype.itemsize)))
+        else:  # what a window's rows share is read once for all of them, from the cache or not; its products are small
+            found, shared = self.properties, max(self.window_reuse, 1.0)
+            entries = int(found.edges / shared)
+            reuse = max(self.reuse(width * dtype.itemsize) / shared, 1.0)
+            cost = aggregation(self.machine, rows=found.nodes, entries=entries, width=width, dtype=dtype, reuse=reuse)
         return Kernel(described(launch), cost, width, launch)
 
 

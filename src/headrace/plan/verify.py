@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headrace import _native
 from headrace.graph import Dataset, Graph
 from headrace.kernels import aggregate, prepare
 from headrace.loader import WholeBatch
@@ -174,14 +175,18 @@ def _sums(plan: Plan, graph: Graph, width: int, kernels: tuple[Kernel, ...], rep
     device, dtype = torch.device(plan.machine.device), plan.configuration.dtype
     there = graph.to(device)
     x = torch.ones(graph.num_nodes, width, dtype=dtype, device=device)
-    times = timed({kernel.name: _sum(kernel, x, there) for kernel in kernels}, repeats=repeats, device=device)
+    times = timed({kernel.name: _sum(kernel, x, there, plan.machine.threads) for kernel in kernels}, repeats=repeats, device=device)
     what = f"sum of {width} columns"
     return [Measured(what, k.name, k.cost.seconds, times[k.name], i == 0) for i, k in enumerate(kernels)]
 
 
-def _sum(kernel: Kernel, x: Tensor, graph: Graph) -> Callable[[], object]:
-    prepared = None if kernel.launch is None else prepare(graph, kernel.launch)
-    return lambda: aggregate(x, graph.indptr, graph.indices, prepared=prepared)
+def _sum(kernel: Kernel, x: Tensor, graph: Graph, threads: int) -> Callable[[], object]:
+    if kernel.launch is not None:
+        prepared = prepare(graph, kernel.launch)
+        return lambda: aggregate(x, graph.indptr, graph.indices, prepared=prepared)
+    options: dict[str, Any] = dict.fromkeys(("ids", "weight", "position", "scale", "where"))
+    options |= {"threads": threads, "tile": kernel.columns}
+    return lambda: _native.aggregate(x, graph.indptr, graph.indices, torch.empty_like(x), "sum", **options)
 
 
 def timed(runs: Mapping[Any, Callable[[], object]], *, repeats: int, device: torch.device) -> dict[Any, float]:
