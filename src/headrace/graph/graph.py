@@ -12,7 +12,7 @@ from headrace import _native
 from headrace._arrays import as_ids, as_tensor, as_times, thread_count
 from headrace._pinned import PinError, pin_in_place
 from headrace.graph.edges import count_nodes, take
-from headrace.graph.permutation import bits_of, checked_order
+from headrace.graph.permutation import checked_order, permuted
 from headrace.graph.rows import RowRange
 from headrace.graph.summary import summarise
 from headrace.graph.time import before_all, sorted_order, times_in_order
@@ -243,15 +243,10 @@ class Graph:
         ([1], [2])
         """
         self._needs_cpu("reordered")
-        workers, old = thread_count(threads), checked_order(order, self.num_nodes, threads)
-        pointers, columns = _native.permute_csr(self.indptr, self.indices, old, workers)
         beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id")}
-        for name, values in beside.items():
-            if values is not None:
-                beside[name] = torch.empty_like(values)
-                bits = (bits_of(values), bits_of(beside[name]))
-                _native.permute_entries(self.indptr, pointers, old, *bits, workers)
-        return Graph(torch.from_numpy(pointers), torch.from_numpy(columns), **beside)
+        return Graph(
+            **permuted(self.indptr, self.indices, beside, order=checked_order(order, self.num_nodes, threads), threads=threads)
+        )
 
     def sorted_by_time(self) -> Graph:
         """The graph with every row in order of `time`, as temporal sampling reads it. Made once and kept.

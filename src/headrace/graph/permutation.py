@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,8 +30,22 @@ def checked_order(order: Any, nodes: int, threads: int | None) -> Tensor:
     return given
 
 
-def bits_of(values: Tensor) -> Tensor:
-    """The same memory as integers: native code moves values of types that numpy does not know too."""
+def permuted(
+    indptr: Tensor, indices: Tensor, beside: Mapping[str, Tensor | None], *, order: Tensor, threads: int | None
+) -> dict[str, Tensor]:
+    """The arrays of a graph whose row i was row `order[i]`, with `beside`, what stands beside the edges; all by name."""
+    workers = thread_count(threads)
+    pointers, columns = _native.permute_csr(indptr, indices, order, workers)
+    arrays = {"indptr": torch.from_numpy(pointers), "indices": torch.from_numpy(columns)}
+    for name, values in beside.items():
+        if values is not None:
+            arrays[name] = torch.empty_like(values)
+            _native.permute_entries(indptr, pointers, order, _bits_of(values), _bits_of(arrays[name]), workers)
+    return arrays
+
+
+def _bits_of(values: Tensor) -> Tensor:
+    """The same memory as integers: values may be of types that numpy does not know."""
     return values.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
 
 
