@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.graph.properties import window_reuse
 from headrace.kernels import Launch, launch_for, prepare, tune
-from headrace.kernels._prepared import heavy_groups, windows
+from headrace.kernels._prepared import heavy_groups, reuse_in_windows, windows
 from headrace.kernels._tune import candidates
 from headrace.kernels._tuned import read_table, tuned, write_table
 from headrace.kernels.launch import H200, bucket_of
@@ -29,6 +30,8 @@ def test_the_router_cuts_heavy_rows_and_shares_neighbours_where_it_pays():
     figures = {"mean_degree": 30, "width": 64, "dtype": torch.bfloat16}
     assert launch_for(**figures, max_degree=100).variant == "row"
     assert launch_for(**figures, max_degree=100_000, degree_cv=20).variant == "split"
+    assert launch_for(**figures, max_degree=10_000, degree_cv=2, rows=10_000).variant == "split"
+    assert launch_for(**figures, max_degree=10_000, degree_cv=2, rows=10_000_000).variant == "row"  # one hub among much else
     assert launch_for(**figures, max_degree=100, rho_w=12).variant == "window"
     assert launch_for(**figures, max_degree=100, rho_w=1.1).variant == "row"
     assert launch_for(**{**figures, "dtype": torch.float64}, rho_w=12).variant == "row"
@@ -127,6 +130,15 @@ def test_windows_of_a_plain_graph_name_a_neighbour_once():
     begins, neighbours, _ = windows(graph.indptr, graph.indices, 16)
     for b, e in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
         assert len(neighbours[b:e].unique()) == e - b
+
+
+def test_reuse_is_entries_over_distinct_neighbours_of_windows():
+    graph = hr.generate.community(480, 9_000, features=0).graph  # 30 windows: all are looked at
+    _, neighbours, _ = windows(graph.indptr, graph.indices, 16)
+    assert reuse_in_windows(graph.indptr, graph.indices, 16) == pytest.approx(graph.num_edges / len(neighbours))
+    assert reuse_in_windows(graph.indptr, graph.indices, 16) == pytest.approx(window_reuse(graph, 16))
+    assert reuse_in_windows(torch.zeros(9, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 16) == 1
+    assert reuse_in_windows(torch.zeros(99, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 16) == 1
 
 
 def test_a_symmetric_graph_is_prepared_once():

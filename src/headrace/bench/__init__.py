@@ -31,6 +31,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "train": train.run,
     "whole-graph": whole_graph.run,
     "advise": advise.run,
+    "gpu-aggregate": _on_gpu("gpu_aggregate"),
     "gpu-sampling": _on_gpu("gpu_sampling"),
     "gpu-gather": _on_gpu("gpu_gather"),
     "gpu-epoch": _on_gpu("gpu_epoch"),

@@ -41,9 +41,9 @@ def prepare(
 ) -> Prepared:
     """Make `rows` ready for `launch`, or for the one that `launch_for` chooses for rows of `width` elements.
 
-    `table` is by default what `tune` has measured on the device, if it has. `reverse` is prepared too, by its own figures; of a
-    symmetric graph it is the graph itself. Waits for the device: call it once per graph (`graph.derived("prepared ...", ...)`
-    keeps it).
+    `rho_w`, the reuse within windows of 16 rows, is by default measured on a sample of them; `table` is by default what `tune`
+    has measured on the device, if it has. `reverse` is prepared too, by its own figures; of a symmetric graph it is the graph
+    itself. Waits for the device: call it once per graph (`graph.derived("prepared ...", ...)` keeps it).
 
     >>> import headrace as hr
     >>> graph = hr.Graph.from_edges([1, 2, 3, 0], [0, 0, 0, 1], 4)
@@ -71,7 +71,32 @@ def _chosen(rows: Rows, width: int, dtype: torch.dtype, rho_w: float | None, tab
         return launch_for(mean_degree=0, width=width, dtype=dtype, table=table)
     mean, most, spread = torch.stack([degrees.mean(), degrees.max(), degrees.std(correction=0)]).tolist()
     cv = spread / mean if mean else 0.0
-    return launch_for(mean_degree=mean, max_degree=int(most), degree_cv=cv, width=width, dtype=dtype, rho_w=rho_w, table=table)
+    rho_w = reuse_in_windows(rows.indptr, rows.indices, 16) if rho_w is None else rho_w
+    return launch_for(
+        mean_degree=mean,
+        max_degree=int(most),
+        degree_cv=cv,
+        width=width,
+        dtype=dtype,
+        rho_w=rho_w,
+        rows=len(degrees),
+        table=table,
+    )
+
+
+def reuse_in_windows(indptr: Tensor, indices: Tensor, window: int, *, sample: int = 256) -> float:
+    """Entries over distinct neighbours, in `sample` windows of rows spread evenly: how often a fetched row would serve."""
+    count = (len(indptr) - 1) // window
+    if count < 1:
+        return 1.0
+    chosen = torch.linspace(0, count - 1, min(count, sample), dtype=torch.float64, device=indptr.device).long()
+    begins, ends = indptr[chosen * window], indptr[(chosen + 1) * window]
+    number = torch.repeat_interleave(torch.arange(len(chosen), device=indptr.device), ends - begins)
+    firsts = (ends - begins).cumsum(0) - (ends - begins)
+    entry = begins[number] + torch.arange(len(number), device=indptr.device) - firsts[number]
+    columns = indices[entry].long()
+    distinct = torch.unique(number * (int(columns.max()) + 1) + columns) if len(columns) else columns
+    return len(columns) / max(len(distinct), 1) if len(columns) else 1.0
 
 
 def heavy_groups(indptr: Tensor, group: int) -> tuple[Tensor, ...]:

@@ -33,7 +33,7 @@ def _number(key):  # type: ignore[no-untyped-def]
     return tl.where(key < 0, key ^ most, key).to(kind, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["sources", "rows_of_x"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["sources", "rows_of_x", "limit"])  # type: ignore[untyped-decorator]
 def max_kernel(  # type: ignore[no-untyped-def]
     x,
     begins,
@@ -45,9 +45,9 @@ def max_kernel(  # type: ignore[no-untyped-def]
     where,
     sources,
     rows_of_x,
+    limit,
     by_id: tl.constexpr,
     weighted: tl.constexpr,
-    limit: tl.constexpr,
     width: tl.constexpr,
     entries: tl.constexpr,
     columns: tl.constexpr,
@@ -60,9 +60,9 @@ def max_kernel(  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     inside = column < width
     begin, end = tl.load(begins + row), tl.load(ends + row)
-    if limit > 0:
-        inside = inside & (end - begin <= limit)
-        end = tl.where(end - begin <= limit, end, begin)
+    mine = (limit < 0) | (end - begin <= limit)
+    inside = inside & mine
+    end = tl.where(mine, end, begin)
     best = tl.full([columns], none, dtype=whole)
     which = tl.full([columns], -1, dtype=tl.int32)
     for first in tl.range(begin, end, entries, num_stages=stages):
@@ -125,7 +125,7 @@ def max_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> tuple
         parts = out.new_empty(len(begins), x.shape[1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
         slots = where.new_empty(parts.shape)
         _launch(work, begins, ends, parts, slots, launch)
-    _launch(work, work.indptr[:-1], work.indptr[1:], out, where, launch, limit=launch.group if split else 0)
+    _launch(work, work.indptr[:-1], work.indptr[1:], out, where, launch, limit=launch.group if split else -1)
     if split:
         with on(x.device):
             largest_group_kernel[len(heavy), triton.cdiv(x.shape[1], launch.columns)](
@@ -134,7 +134,7 @@ def max_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> tuple
     return out, where
 
 
-def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, where: Tensor, launch: Launch, *, limit: int = 0) -> None:
+def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, where: Tensor, launch: Launch, *, limit: int = -1) -> None:
     x = work.x
     with on(x.device):
         max_kernel[len(begins), triton.cdiv(x.shape[1], launch.columns)](
@@ -148,9 +148,9 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, where: Tensor
             where,
             work.sources,
             x.shape[0],
+            limit,
             by_id=work.ids is not None,
             weighted=work.weight is not None,
-            limit=limit,
             width=x.shape[1],
             entries=launch.entries,
             columns=launch.columns,

@@ -21,7 +21,7 @@ from headrace.kernels._work import Work
 from headrace.kernels.launch import Launch
 
 
-@triton.jit(do_not_specialize=["sources", "rows_of_x", "count"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["sources", "rows_of_x", "count", "limit"])  # type: ignore[untyped-decorator]
 def sum_kernel(  # type: ignore[no-untyped-def]
     x,
     begins,
@@ -38,6 +38,7 @@ def sum_kernel(  # type: ignore[no-untyped-def]
     sources,
     rows_of_x,
     count,
+    limit,
     by_id: tl.constexpr,
     weighted: tl.constexpr,
     placed: tl.constexpr,
@@ -45,7 +46,6 @@ def sum_kernel(  # type: ignore[no-untyped-def]
     row_scaled: tl.constexpr,
     chosen: tl.constexpr,
     mean: tl.constexpr,
-    limit: tl.constexpr,
     width: tl.constexpr,
     rows: tl.constexpr,
     entries: tl.constexpr,
@@ -55,7 +55,8 @@ def sum_kernel(  # type: ignore[no-untyped-def]
     """out[v] = row_scale[v] * sum over e from begins[v] to ends[v] of weight * scale[s] * x[s], s = indices[e].
 
     `placed`: the weight of entry e is weight[position[e]]. `chosen`: an element counts where taken[s] is position[e] - forward[s],
-    which is the gradient of a maximum. `limit`: rows of more entries are left alone. `rows` at a time share a program.
+    which is the gradient of a maximum. `limit`: rows of more entries are left alone, unless it is negative. `rows` at a time share
+    a program.
     """
     kind: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
@@ -64,9 +65,8 @@ def sum_kernel(  # type: ignore[no-untyped-def]
     valid = row < count
     begin = tl.load(begins + row, mask=valid, other=0)
     end = tl.load(ends + row, mask=valid, other=0)
-    if limit > 0:
-        valid = valid & (end - begin <= limit)
-        end = tl.where(valid, end, begin)
+    valid = valid & ((limit < 0) | (end - begin <= limit))
+    end = tl.where(valid, end, begin)
     most = tl.max(end - begin, axis=0)
     total = tl.zeros([rows, columns], dtype=kind)
     for first in tl.range(0, most, entries, num_stages=stages):
@@ -146,7 +146,7 @@ def sum_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> Tenso
         heavy, firsts, begins, ends = plan
         parts = out.new_empty(len(begins), out.shape[1], dtype=torch.float64 if out.dtype == torch.float64 else torch.float32)
         _launch(replace(work, row_scale=None, reduce="sum"), begins, ends, parts, launch)
-    _launch(work, work.indptr[:-1], work.indptr[1:], out, launch, limit=launch.group if split else 0)
+    _launch(work, work.indptr[:-1], work.indptr[1:], out, launch, limit=launch.group if split else -1)
     if split:
         with on(out.device):
             add_groups_kernel[len(heavy), triton.cdiv(out.shape[1], launch.columns)](
@@ -167,9 +167,9 @@ def sum_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> Tenso
     return out
 
 
-def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launch, *, limit: int = 0) -> None:
+def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launch, *, limit: int = -1) -> None:
     x, count, width = work.x, len(begins), work.x.shape[1]
-    rows = launch.rows if launch.variant == "row" or limit else 1
+    rows = launch.rows if launch.variant == "row" or limit >= 0 else 1  # groups are long, and one is enough for a program
     with on(x.device):
         sum_kernel[triton.cdiv(count, rows), triton.cdiv(width, launch.columns)](
             x,
@@ -187,6 +187,7 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
             work.sources,
             x.shape[0],
             count,
+            limit,
             by_id=work.ids is not None,
             weighted=work.weight is not None,
             placed=work.position is not None,
@@ -194,7 +195,6 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
             row_scaled=work.row_scale is not None,
             chosen=work.taken is not None,
             mean=work.reduce == "mean",
-            limit=limit,
             width=width,
             rows=rows,
             entries=launch.entries,

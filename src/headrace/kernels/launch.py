@@ -61,7 +61,9 @@ Table = Mapping[str, Launch]  # bucket -> how rows of it are launched, heavy one
 
 _WIDTHS = (1, 16, 32, 64, 128, 256)
 _DEGREES = {"few": 5.0, "some": 16.0, "many": float("inf")}
-_HEAVY = 4096  # entries of a row from which it is worth cutting: some hundred turns of a program's loop
+_HEAVY = 2048  # entries below which a row is never cut
+_TURN = 0.7e-6  # seconds of one turn of a program's loop, which waits for ids and then for rows
+_RATE = 4e12  # bytes per second of the whole device
 _WINDOW_REUSE = {2: 2.5, 4: 4.0}  # by bytes of an element: from which reuse in a window its products pay
 
 
@@ -84,12 +86,14 @@ def launch_for(
     max_degree: int | None = None,
     degree_cv: float | None = None,
     rho_w: float | None = None,
+    rows: int | None = None,
     table: Table | None = None,
 ) -> Launch:
     """The launch for rows of `width` elements over a graph of these figures; None is not known.
 
     `degree_cv` is the standard deviation of the degrees over their mean, and `rho_w` how many rows of a window share a
-    neighbour on average (entries over distinct neighbours). `table` is by default what was measured on an H200.
+    neighbour on average (entries over distinct neighbours). Heavy rows are cut where one program would be at the heaviest for more
+    than a tenth of the time of all `rows`. `table` is by default what was measured on an H200.
 
     >>> launch_for(mean_degree=50, max_degree=20_000, width=100, dtype=torch.float32).variant
     'split'
@@ -99,7 +103,10 @@ def launch_for(
         columns = min(max(power_of_two(width), 16), 256 // dtype.itemsize)
         return Launch("window", columns=columns, entries=32, warps=4, stages=2, window=16)
     if max_degree is not None and max_degree > _HEAVY and (degree_cv is None or degree_cv > 0.5):
-        return replace(plain, variant="split", group=1024)
+        heaviest = max_degree / plain.entries * _TURN
+        everything = 0.0 if rows is None else rows * mean_degree * width * dtype.itemsize / _RATE
+        if heaviest > 0.1 * everything:
+            return replace(plain, variant="split", group=1024)
     return plain
 
 
