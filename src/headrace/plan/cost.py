@@ -80,7 +80,7 @@ def split_overhead(machine: Machine, *, heavy_entries: int, group: int, width: i
     return Cost(moved, moved / machine.stream_rate + machine.call_seconds)
 
 
-ROUND_TRIP = 0.9e-6  # seconds of a dependent read of an id and then of its row on a GPU: two trips to its memory
+ROUND_TRIP = 0.7e-6  # seconds of a dependent read of an id and then of its row on a GPU: two trips to its memory
 
 
 def heaviest_row(machine: Machine, *, max_degree: int, at_once: int) -> float:

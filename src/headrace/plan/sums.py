@@ -13,7 +13,8 @@ from headrace import _native
 from headrace.graph import Graph
 from headrace.graph.properties import Properties, window_reuse
 from headrace.graph.reorder import cache_misses
-from headrace.kernels.launch import Launch, launch_for
+from headrace.kernels._tuned import tuned
+from headrace.kernels.launch import Launch, Table, launch_for
 from headrace.plan.cost import CACHE_SHARE, Cost, aggregation, elementwise, heaviest_row, split_overhead
 from headrace.plan.machine import Machine
 
@@ -105,13 +106,18 @@ class Sums:
     def _launches(self, width: int, dtype: torch.dtype) -> list[Kernel]:
         """The router's launch first, then those of the other variants, each cut as the router would cut it."""
         found = self.properties
-        figures: dict[str, Any] = {"mean_degree": found.mean_degree, "width": width, "dtype": dtype}
+        figures: dict[str, Any] = {"mean_degree": found.mean_degree, "width": width, "dtype": dtype, "table": self._table()}
         row = launch_for(**figures)
-        router = launch_for(**figures, max_degree=found.max_degree, degree_cv=found.degree_cv, rho_w=self.window_reuse)
+        degrees: dict[str, Any] = {"max_degree": found.max_degree, "degree_cv": found.degree_cv, "rows": found.nodes}
+        router = launch_for(**figures, **degrees, rho_w=self.window_reuse)
         several = [router, row, replace(row, variant="split", group=1024), launch_for(**figures, rho_w=float("inf"))]
         by_variant = {launch.variant: launch for launch in reversed(several)}
         kernels = [self._launched(launch, width, dtype) for launch in by_variant.values()]
         return sorted(kernels, key=lambda kernel: kernel.launch != router)
+
+    def _table(self) -> Table | None:
+        """What was tuned on the GPU that is here; a plan for one elsewhere takes what comes with the package."""
+        return tuned(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
 
     @property
     def window_reuse(self) -> float:
