@@ -19,7 +19,9 @@ def data() -> hr.Dataset:
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_every_alternative_is_timed(data, model):
     plan = advise(data, model, hidden=8, input_dropout=0.0, machine=round_machine())
+    state = torch.get_rng_state()
     found = verify(plan, data, repeats=1)
+    assert torch.equal(torch.get_rng_state(), state)
     steps = [row for row in found.rows if row.what == "step"]
     assert [row.name for row in steps] == [str(c) for c in alternatives(plan)]
     assert [row.chosen for row in steps] == [True] + [False] * (len(steps) - 1)
