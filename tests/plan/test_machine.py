@@ -30,6 +30,14 @@ def test_reads_lie_between_what_was_measured():
     assert machine.read_seconds(1, table_bytes=100) == pytest.approx(1e-9)
 
 
+def test_rows_of_less_than_a_vector_may_be_slower_than_one():
+    machine = round_machine()
+    slow = tuple(dataclasses.replace(r, seconds=1e-6) if r.row_bytes == 16 else r for r in machine.reads)
+    uneven = dataclasses.replace(machine, reads=slow)
+    assert uneven.read_seconds(1000, table_bytes=100) == uneven.read_seconds(4, table_bytes=100) == 1e-6
+    assert uneven.read_seconds(1024, table_bytes=100) == pytest.approx(64e-9)
+
+
 def test_a_miss_is_no_cheaper_than_a_hit():
     machine = round_machine()
     reads = tuple(dataclasses.replace(r, seconds=1e-9) for r in machine.reads)

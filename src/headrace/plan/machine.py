@@ -66,7 +66,10 @@ class Machine:
         found = []
         for table in tables:
             measured = sorted((r.row_bytes, r.seconds) for r in reads if r.table_bytes == table)
-            found.append(_between([float(b) for b, _ in measured], [s for _, s in measured], row_bytes))
+            if len(measured) > 1 and row_bytes < measured[1][0] and measured[0][1] > measured[1][1]:
+                found.append(measured[0][1])  # rows of less than a vector are slower than one: up to there it is all the same
+            else:
+                found.append(_between([float(b) for b, _ in measured], [s for _, s in measured], row_bytes))
         return _between([log(t) for t in tables], found, log(max(table_bytes, 1)), beyond=False)
 
     def hit_seconds(self, row_bytes: float, *, table_bytes: float, dtype: torch.dtype = torch.float32) -> float:

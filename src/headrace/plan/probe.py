@@ -22,7 +22,7 @@ from headrace.plan.machine import Machine, Product, RowRead
 _USUAL_CACHE = 32 << 20
 _LARGEST = 512 << 20  # of a table out of the cache: enough for any cache but the largest, and made in a tenth of a second
 _DEGREE = 16
-_ROWS = (16, 64, 256, 1024)  # bytes
+_WIDTHS = (8, 16, 64, 256)  # of rows: less than a vector, one, and more
 _SIDES = (8, 64, 256)  # of products
 _TYPES = (torch.float32, torch.bfloat16)
 _STREAM = 32 << 20  # bytes of an activation: what is written is new memory each time, as in training
@@ -43,7 +43,7 @@ def probe(device: str | torch.device = "cpu", *, threads: int | None = None, rep
     buffer = torch.ones(largest // 4, device=where)  # written, so that its pages are there
     for dtype in _TYPES:
         for table in (min(512 << 10, cache // 4), cache // 2, largest):
-            reads += [_read(buffer, table, row, dtype, best, workers) for row in _ROWS]
+            reads += [_read(buffer, table, width, dtype, best, workers) for width in _WIDTHS]
     tiny = torch.ones(16, 16, device=where)
     call = best(lambda: [tiny + tiny for _ in range(50)]) / 50
     return Machine(
@@ -95,9 +95,9 @@ def _random_rows(rows: int, entries: int, device: torch.device) -> tuple[Tensor,
 
 
 def _read(
-    buffer: Tensor, table: int, row: int, dtype: torch.dtype, best: Callable[[Callable[[], object]], float], threads: int
+    buffer: Tensor, table: int, width: int, dtype: torch.dtype, best: Callable[[Callable[[], object]], float], threads: int
 ) -> RowRead:
-    width = row // dtype.itemsize
+    row = width * dtype.itemsize
     count = max(table // row, 1)
     x = buffer.view(dtype)[: count * width].view(count, width)
     least = 16 << 20 if buffer.device.type == "cpu" else 1 << 30  # bytes read: some milliseconds either way

@@ -90,8 +90,9 @@ def _rest(machine: Machine, layer: LayerWork, how: How, rows: int, dtype: torch.
     if layer.kind == "sage":  # the own row has a map of its own; beside the sums, both are one product of rows that are copied
         copied = 4.0 * layer.wide if how == "aggregate" else 3.0 * layer.narrow
         return mm(layer.wide, layer.narrow) + elementwise(machine, rows=rows, width=1, passes=copied, itemsize=dtype.itemsize)
-    if layer.kind == "gin":  # a norm, a relu and a second map
-        between = elementwise(machine, rows=rows, width=layer.mapped, passes=8, itemsize=dtype.itemsize, calls=3)
+    if layer.kind == "gin":  # a norm, a relu and a second map; and the first map's bias apart, where it comes before the sum
+        passes = 10 if how == "transform" else 8
+        between = elementwise(machine, rows=rows, width=layer.mapped, passes=passes, itemsize=dtype.itemsize, calls=3)
         return between + mm(layer.mapped, layer.narrow)
     if layer.kind == "gat":  # two scores per row and head
         return elementwise(machine, rows=rows, width=layer.narrow, passes=2, itemsize=dtype.itemsize, calls=2)
