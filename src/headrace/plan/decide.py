@@ -18,6 +18,7 @@ from headrace.plan.steps import How, forward_cost, step_cost, summed_width, sums
 from headrace.plan.sums import Kernel, Sums
 from headrace.plan.workload import Workload
 
+_KEPT = 0.98  # kept sums take memory: they must save a fiftieth of the layer's step at least
 _WORTH = 0.9  # bf16 rounds: it is suggested where a step is predicted to take less than this share of the time in fp32
 
 
@@ -54,11 +55,12 @@ class Costing:
 
     def best(self, dtype: torch.dtype) -> tuple[How, ...]:
         """The cheapest way of every layer: they do not depend on one another."""
+
+        def weighed(index: int, how: How) -> float:
+            return self.layer(index, how, dtype).seconds / (_KEPT if how == "kept" else 1.0)
+
         layers = self.workload.layers
-        return tuple(
-            min(ways(layer, may_keep=self.may_keep), key=lambda how: self.layer(i, how, dtype).seconds)
-            for i, layer in enumerate(layers)
-        )
+        return tuple(min(ways(layer, may_keep=self.may_keep), key=lambda how: weighed(i, how)) for i, layer in enumerate(layers))
 
 
 def decide(
@@ -227,10 +229,10 @@ def _keeping(costing: Costing, each: dict[How, Cost], best: How, dtype: torch.dt
         return Choice(name, every.name, (every,), why)
     kept = Candidate("made once", each["kept"].bytes, each["kept"].seconds)
     size = format_size(costing.sums.properties.nodes * layer.wide * dtype.itemsize)
-    if kept.seconds < every.seconds:
+    if kept.seconds < _KEPT * every.seconds:
         why = f"features never change: one sum of {layer.wide} columns for {costing.epochs} epochs, kept in {size}"
         return Choice(name, kept.name, (every, kept), why)
-    why = f"making sums of {layer.wide} columns ({size}) once for {costing.epochs} epochs saves less than their product costs more"
+    why = f"{size} of sums of {layer.wide} columns, made once for {costing.epochs} epochs, would save too little or nothing"
     return Choice(name, every.name, (every, kept), why)
 
 
