@@ -40,11 +40,15 @@ def test_a_first_layer_sums_first_up_to_twice_the_width(data):
 
 
 def test_sums_of_features_are_made_once_where_that_pays(data):
-    often = advise(data, "gin", hidden=32, epochs=1000, machine=MACHINE)
-    once = advise(data, [512, 8, 4], conv="gin", epochs=1, machine=MACHINE)
+    machine = round_machine(products=_fast_products())
+    often = advise(data, "gin", hidden=32, epochs=1000, machine=machine)
+    once = advise(data, [512, 8, 4], conv="gin", epochs=1, machine=machine)
+    little = advise(data, "gin", hidden=512, epochs=1000, machine=MACHINE)  # slow products: a fiftieth is not saved
     assert often["layer 1: sums of features"].chosen == "made once"
     assert often.configuration.keep_sum == "always"
-    assert once["layer 1: sums of features"].chosen == "at every step"
+    for plan in (once, little):
+        assert plan["layer 1: sums of features"].chosen == "at every step"
+        assert len(plan["layer 1: sums of features"].alternatives) == 2
     assert once.configuration.keep_sum == "never"
 
 
