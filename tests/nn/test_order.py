@@ -146,3 +146,15 @@ def test_folded_norms_are_those_of_weights_of_one(loop):
     norms = [kept for name, kept in graph._derived.items() if name.startswith("gcn norm")]
     assert norms
     assert all(norm.weight is None and norm.scale.shape == (NODES,) for norm in norms)  # nothing per edge
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gin"])
+def test_under_autocast_activations_are_summed_in_its_type(kind, monkeypatch):
+    """They stay in the type of the products, so that sums move half the bytes."""
+    module = {"sage": sage, "gcn": gcn, "gin": gin}[kind]
+    seen, plain = [], module.aggregate
+    monkeypatch.setattr(module, "aggregate", lambda x, *a, **k: (seen.append(x.dtype), plain(x, *a, **k))[1])
+    data = hr.Dataset(graph_of(symmetric=True), x=torch.randn(NODES, 40))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hr.nn.GNN(40, 8, 5, layers=3, conv=kind)(hr.loader.WholeBatch(data, 3))
+    assert seen == [torch.bfloat16] * 3

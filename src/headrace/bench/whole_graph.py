@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
+import warnings
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from headrace import _native
 from headrace.bench import peers
@@ -59,7 +59,6 @@ def _case_rows(setting: Setting, data: Dataset, case: Case, form: str | None) ->
     if form is not None:
         makers[f"PyG, {form}"] = lambda: pyg(case, data, _CPU, form)
     setting.progress(f"{case}: checking")
-    peaks = {name: _peak(make) for name, make in makers.items()}
     runs = {name: make() for name, make in makers.items()}
     losses = {name: [float(training.step()) for _ in range(_STEPS)] for name, training in runs.items()}
     for name, training in runs.items():
@@ -74,9 +73,8 @@ def _case_rows(setting: Setting, data: Dataset, case: Case, form: str | None) ->
         metric = f"step, {case.flop(data) / 1e9:.1f} GFLOP of products"
         floor = _floor(case, data, TYPES[precision], setting.threads)
         rows.append(Row("whole-graph", title, metric, "s", seconds[name], others, floor))
-    if all(peak is not None for peak in peaks.values()):
-        most = {name: peak / 2**20 for name, peak in peaks.items() if peak is not None}
-        rows.append(Row("whole-graph", f"{case}, memory", "peak of two steps above the data", "MiB", most.pop("ours"), most))
+    peaks = {name: _peak(training) / 2**20 for name, training in runs.items()}
+    rows.append(Row("whole-graph", f"{case}, memory", "most that a step takes above the data", "MiB", peaks.pop("ours"), peaks))
     return rows
 
 
@@ -100,26 +98,19 @@ def _median_step(training: Training, repeats: int) -> float:
     return statistics.median(times)
 
 
-def _peak(make: Callable[[], Training]) -> int | None:
-    """Bytes by which the process is larger at its largest, from building a training to its second step. What is derived from the
-    graph once counts for the first who needs it. None where the system does not forget earlier peaks (Linux does, when asked)."""
-    gc.collect()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS")
-        training = make()
-        for _ in range(2):
+def _peak(training: Training) -> int:
+    """Bytes that torch holds at most during a step, above what it held before: activations, gradients, messages."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="torch.profiler")  # some builds grumble when it starts
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
             training.step()
-        return max(_status("VmHWM") - before, 1)
-    except OSError:
-        return None
-
-
-def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) << 10
-    raise OSError(f"/proc/self/status has no {name}")
+    held = most = 0
+    assert seen.profiler is not None
+    memory = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(memory, key=lambda event: event.start_ns()):
+        held += event.nbytes()  # below 0 where it is given back
+        most = max(most, held)
+    return most
 
 
 def _floor(case: Case, data: Dataset, dtype: torch.dtype, threads: int) -> float:
