@@ -74,6 +74,15 @@ check(LAUNCHES["split rows"], 20, torch.float32, "sum", False, False, False, gra
 check(LAUNCHES["window"], 20, torch.float32, "mean", False, False, True, graph.reverse())
 check(LAUNCHES["window"], 32, torch.float16, "sum", False, True, False)
 check(LAUNCHES["wide window"], 16, torch.float32, "sum", False, False, False, graph.reverse())
+for dtype in (torch.float32, torch.float16):  # infinities and NaN go where they belong, and no further
+    x = torch.randint(-4, 5, (NODES, 9)).to(dtype)
+    x[3, 0], x[4, 1], x[5, 2], x[6, 2], x[7, 2] = float("nan"), float("inf"), -float("inf"), float("inf"), float("inf")
+    for name in ("row", "window"):
+        launch = LAUNCHES[name]
+        out, _ = _gpu.forward(Work(x, graph.indptr, graph.indices), launch.packed(), prepare(graph, launch).tensors)
+        truth = aggregate_reference(x, graph.indptr, graph.indices)
+        assert truth.isnan().any() and truth.isinf().any() and truth.isfinite().any()
+        assert torch.equal(out.isnan(), truth.isnan()) and torch.equal(out[~out.isnan()], truth[~out.isnan()]), name
 print("equal")
 """
 )

@@ -98,7 +98,7 @@ def _one_shape(setting: Setting, name: str, shape: Shape, rate: float) -> Row:
         Launch("row", columns=64, entries=4, warps=1, stages=1),
         Launch("row", columns=64, entries=2, rows=4, warps=1, stages=1),
         Launch("split", columns=64, entries=8, warps=1, stages=3, group=1024),
-        Launch("window", columns=64, entries=32, warps=4, stages=2),
+        Launch("window", columns=64, entries=16, warps=4, stages=2),
     ]
     told = [f"chosen {_brief(chosen.launch)} {ours * 1e3:.3f} ms", f"cuSPARSE {peer * 1e3:.3f}"]
     told += [f"{_brief(launch)} {case.ours(case.prepared(launch)) * 1e3:.3f}" for launch in others if launch != chosen.launch]

@@ -65,6 +65,11 @@ def aggregate(
         if prepared is not None and prepared.launch != launch:
             raise ValueError(f"prepared is for {prepared.launch}, but launch is {launch}: pass one of them")
         prepared = prepared or prepare(_Given(indptr, indices), launch)
+    if prepared is not None and (prepared.rows, prepared.entries) != (indptr.shape[0] - 1, indices.shape[0]):
+        raise ValueError(
+            f"prepared is of {prepared.rows} rows with {prepared.entries} entries, but these are {indptr.shape[0] - 1} rows with "
+            f"{indices.shape[0]} entries: prepare them"
+        )
     back = None if prepared is None else prepared.reverse
     out: Tensor
     out, _ = aggregate_rows(

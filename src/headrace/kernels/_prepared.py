@@ -25,6 +25,8 @@ class Prepared:
     """A launch, with what it needs of the rows it is for; and the same of their reverse, for the gradient."""
 
     launch: Launch
+    rows: int
+    entries: int
     tensors: tuple[Tensor, ...] = ()
     reverse: Prepared | None = None
 
@@ -51,7 +53,7 @@ def prepare(
     tensor([0])
     """
     chosen = launch or _chosen(rows, width, dtype, rho_w, tuned(rows.indptr.device) if table is None else table)
-    made = Prepared(chosen, tuple(_needed(rows, chosen)))
+    made = Prepared(chosen, max(len(rows.indptr) - 1, 0), len(rows.indices), _needed(rows, chosen))
     if reverse is None:
         return made
     if reverse.indices is rows.indices:

@@ -51,7 +51,7 @@ def sharded_sum_kernel(  # type: ignore[no-untyped-def]
         row = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
         address, _, found = find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
         # The compiler cannot know how addresses from a table are aligned, and without it reads element by element.
-        place = tl.multiple_of(address, alignment).to(tl.pointer_type(out.dtype.element_ty), bitcast=True)
+        place = tl.multiple_of(address.to(tl.pointer_type(out.dtype.element_ty), bitcast=True), alignment)
         value = tl.load(place[:, None] + column[None, :], mask=found[:, None] & inside[None, :], other=0.0).to(kind)
         if scaled:
             value *= tl.load(scale + source, mask=there, other=0.0).to(kind)[:, None]

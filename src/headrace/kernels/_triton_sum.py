@@ -170,6 +170,7 @@ def sum_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> Tenso
 def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launch, *, limit: int = -1) -> None:
     x, count, width = work.x, len(begins), work.x.shape[1]
     rows = launch.rows if launch.variant == "row" or limit >= 0 else 1  # groups are long, and one is enough for a program
+    plain = work.weight is None and work.ids is None and work.taken is None
     with on(x.device):
         sum_kernel[triton.cdiv(count, rows), triton.cdiv(width, launch.columns)](
             x,
@@ -199,7 +200,7 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
             rows=rows,
             entries=launch.entries,
             columns=launch.columns,
-            stages=launch.stages,
+            stages=launch.stages if plain else 1,  # a pipeline of all that is read besides is more code than gain
             num_warps=launch.warps,
         )
 

@@ -2,8 +2,9 @@
 
 A window of 16 or 32 rows has a list of its distinct neighbours, each with a bit for every row that has it (TC-GNN, Wang et al.,
 ATC'23, condenses windows so). The sum is a product: the bits as zeros and ones, [window x neighbours], times the neighbours' rows,
-[neighbours x columns]. The product of a bit and a number is exact in every type, so this rounds as any other sum does: but zero
-times infinity is not zero, so an infinity or NaN in a row of x spreads to the whole window.
+[neighbours x columns]. The product of a bit and a number is exact in every type, so this rounds as any other sum does. But zero
+times infinity is not zero: a window whose sums are not all finite is done again, with such numbers taken out and put where they
+belong.
 """
 
 from __future__ import annotations
@@ -15,6 +16,42 @@ from torch import Tensor
 from headrace.kernels._triton_sum import on
 from headrace.kernels._work import Work
 from headrace.kernels.launch import Launch
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile(  # type: ignore[no-untyped-def]
+    x,
+    neighbours,
+    bits,
+    ids,
+    scale,
+    first,
+    end,
+    column,
+    sources,
+    rows_of_x,
+    by_id: tl.constexpr,
+    scaled: tl.constexpr,
+    width: tl.constexpr,
+    window: tl.constexpr,
+    entries: tl.constexpr,
+):
+    """Which rows of the window have the next neighbours, as ones, and the neighbours' rows."""
+    entry = first + tl.arange(0, entries)
+    there = entry < end
+    source = tl.load(neighbours + entry, mask=there, other=-1).to(tl.int64)
+    has = tl.load(bits + entry, mask=there, other=0)
+    there = (source >= 0) & (source < sources)
+    if scaled:
+        factor = tl.load(scale + source, mask=there, other=0.0)
+    if by_id:
+        source = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
+        there = (source >= 0) & (source < rows_of_x)
+    place = (source * width)[:, None] + column[None, :]
+    value = tl.load(x + place, mask=there[:, None] & (column < width)[None, :], other=0.0)
+    if scaled:
+        value *= factor[:, None]
+    return ((has[None, :] >> tl.arange(0, window)[:, None]) & 1).to(value.dtype), value
 
 
 @triton.jit(do_not_specialize=["count", "sources", "rows_of_x"])  # type: ignore[untyped-decorator]
@@ -48,22 +85,22 @@ def window_kernel(  # type: ignore[no-untyped-def]
     begin, end = tl.load(begins + number), tl.load(begins + number + 1)
     total = tl.zeros([window, columns], dtype=tl.float32)
     for first in tl.range(begin, end, entries, num_stages=stages):
-        entry = first + tl.arange(0, entries)
-        there = entry < end
-        source = tl.load(neighbours + entry, mask=there, other=-1).to(tl.int64)
-        has = tl.load(bits + entry, mask=there, other=0)
-        there = (source >= 0) & (source < sources)
-        if scaled:
-            factor = tl.load(scale + source, mask=there, other=0.0)
-        if by_id:
-            source = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
-            there = (source >= 0) & (source < rows_of_x)
-        place = (source * width)[:, None] + column[None, :]
-        value = tl.load(x + place, mask=there[:, None] & inside[None, :], other=0.0)
-        if scaled:
-            value *= factor[:, None]
-        ones = ((has[None, :] >> inner[:, None]) & 1).to(value.dtype)
+        ones, value = _tile(
+            x, neighbours, bits, ids, scale, first, end, column, sources, rows_of_x, by_id, scaled, width, window, entries
+        )
         total = tl.dot(ones, value, total, input_precision="ieee")
+    infinity = float("inf")
+    if tl.max(tl.max(tl.where(tl.abs(total) < infinity, 0, 1), axis=1), axis=0) > 0:
+        total = tl.zeros([window, columns], dtype=tl.float32)
+        for first in range(begin, end, entries):
+            ones, value = _tile(
+                x, neighbours, bits, ids, scale, first, end, column, sources, rows_of_x, by_id, scaled, width, window, entries
+            )
+            total = tl.dot(ones, tl.where(tl.abs(value) < infinity, value, 0.0).to(value.dtype), total, input_precision="ieee")
+            up = tl.dot(ones, (value == infinity).to(value.dtype), input_precision="ieee") > 0
+            down = tl.dot(ones, (value == -infinity).to(value.dtype), input_precision="ieee") > 0
+            neither = tl.dot(ones, (value != value).to(value.dtype), input_precision="ieee") > 0
+            total += tl.where(up, infinity, 0.0) + tl.where(down, -infinity, 0.0) + tl.where(neither, float("nan"), 0.0)
     row = number * window + inner
     valid = row < count
     if mean:

@@ -7,7 +7,7 @@ and type choose a `Launch`, without a look at the device and without a trial in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -48,7 +48,8 @@ class Launch:
 
     def packed(self) -> str:
         """As a string, which is what an operator takes."""
-        return ",".join(map(str, astuple(self)))
+        sizes = (self.group, self.columns, self.entries, self.warps, self.window, self.rows, self.stages)
+        return f"{self.variant},{','.join(str(size) for size in sizes)}"
 
     @classmethod
     def unpacked(cls, packed: str) -> Launch:
@@ -101,12 +102,12 @@ def launch_for(
     plain = (H200 if table is None else table)[bucket_of(mean_degree=mean_degree, width=width, dtype=dtype)]
     if rho_w is not None and width >= 16 and rho_w >= _WINDOW_REUSE.get(dtype.itemsize, float("inf")):
         columns = min(max(power_of_two(width), 16), 256 // dtype.itemsize)
-        return Launch("window", columns=columns, entries=32, warps=4, stages=2, window=16)
+        return Launch("window", columns=columns, entries=16, warps=4, stages=2, window=16)
     if max_degree is not None and max_degree > _HEAVY and (degree_cv is None or degree_cv > 0.5):
         heaviest = max_degree / plain.entries * _TURN
         everything = 0.0 if rows is None else rows * mean_degree * width * dtype.itemsize / _RATE
         if heaviest > 0.1 * everything:
-            return replace(plain, variant="split", group=1024)
+            return replace(plain, variant="split", group=1024, entries=max(plain.entries, 8))  # groups are long
     return plain
 
 
