@@ -127,7 +127,9 @@ def test_wrong_arguments_are_named():
         hr.reorder.cache_misses(graph, torch.tensor([0, 1]), cache_bytes=4, row_bytes=4)
     with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
         hr.reorder.auto(graph, 4, epochs=0)
-    with pytest.raises(ValueError, match="there is no order 'rabit'"):
+    with pytest.raises(ValueError, match="auto cannot choose 'rabit', for there is no such order: choose among rabbit"):
         hr.reorder.auto(graph, 4, epochs=1, orders=["rabit"])
+    with pytest.raises(ValueError, match="auto cannot choose 'metis', for its cost is not known"):
+        hr.reorder.auto(graph, 4, epochs=1, orders=["metis"])
     with pytest.raises(ValueError, match="bytes_per_second must be positive, not 0"):
         hr.reorder.auto(graph, 4, epochs=1, bytes_per_second=0)

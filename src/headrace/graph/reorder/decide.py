@@ -11,10 +11,10 @@ from headrace.graph.graph import Graph
 from headrace.graph.reorder.cache import cache_misses, gather_rate, last_level_cache
 from headrace.graph.reorder.orders import ORDERS, Progress, order_by_name
 
-# Edges per second that each order takes, and that relabelling takes, measured on two processors with 123.7 M edges. METIS varies
-# most; its figure is that of a graph of this kind.
-_EDGES_PER_SECOND = {"rabbit": 8e6, "first_neighbour": 3e8, "degree": 1.2e8, "rcm": 1e7, "metis": 1e6}
-_RELABELLED_PER_SECOND = 6e7
+# Edges per second of processor time that each order takes, and that relabelling takes: measured with 2.4 M nodes and 123.7 M edges
+# on a server's processor shared with other work, the slowest of a few runs (rcm: of one). METIS was not measured, so it has none.
+_EDGES_PER_SECOND = {"rabbit": 8e6, "first_neighbour": 3.7e8, "degree": 1e8, "rcm": 1.7e7}
+_RELABELLED_PER_SECOND = 4.6e7
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,9 @@ def auto(
     for name, value in (("dim", dim), ("epochs", epochs), ("passes", passes), ("dtype_bytes", dtype_bytes)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
-    if unknown := [name for name in orders if name not in ORDERS]:
-        raise ValueError(f"there is no order {unknown[0]!r}: choose among {', '.join(ORDERS)}")
+    if unknown := [name for name in orders if name not in _EDGES_PER_SECOND]:
+        what = "its cost is not known" if unknown[0] in ORDERS else "there is no such order"
+        raise ValueError(f"auto cannot choose {unknown[0]!r}, for {what}: choose among {', '.join(_EDGES_PER_SECOND)}")
     row_bytes = dim * dtype_bytes
     cache = last_level_cache() if cache_bytes is None else cache_bytes
     rate = gather_rate(row_bytes, threads=threads) if bytes_per_second is None else bytes_per_second
