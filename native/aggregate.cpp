@@ -181,7 +181,8 @@ int64_t slice_columns(const Entries& in, int64_t tile) {
     const int64_t size = element_bytes(in.element), line = 64 / size;
     if (tile > 0) return (std::min(tile, in.width) + line - 1) / line * line;
     const double entries = static_cast<double>(in.indptr[in.rows] - in.indptr[0]);
-    return column_tile(in.columns, in.width, size, last_level_cache(), entries / static_cast<double>(std::max<int64_t>(in.columns, 1)));
+    const double reads = entries / static_cast<double>(std::max<int64_t>(in.columns, 1));
+    return column_tile(in.columns, in.width, size, last_level_cache(), reads);
 }
 
 }  // namespace

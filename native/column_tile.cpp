@@ -11,12 +11,12 @@ namespace {
 constexpr int64_t kUsual = int64_t{32} << 20;
 
 constexpr int64_t kSlice = 128;      // bytes of a row summed at a time: two lines, since memory gives the second at little cost
-constexpr double kBroad = 512;       // bytes of rows from which it pays to read the ids again for every slice
-constexpr double kOutgrown = 4;      // caches that the rows fill: below this most of what is read again is in the cache anyway,
+constexpr double kBroad = 256;       // bytes of a row: at least two slices
+constexpr double kOutgrown = 8;      // caches that the rows fill: below this most of what is read again is in the cache anyway,
 constexpr double kHopeless = 16;     // and a slice beyond this is not there either
-constexpr double kReads = 16;        // of each row: fewer do not repay copying it
+constexpr double kReads = 32;        // of each row: 12 did not repay copying it, 50 did
 
-// What Linux knows of one cache of the first processor: its level and size, or 0. Level 1 has one for instructions too: of no matter.
+// What Linux knows of one cache of the first processor, its level or its size; 0 for what it does not.
 int64_t described(int index, const char* what) {
     char path[80], text[32] = {};
     std::snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, what);

@@ -1,4 +1,5 @@
-// The table of an instruction set, and the smallest of what aggregation needs. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
+// The table of an instruction set, and the small parts of aggregation. Compiled once per instruction set: HEADRACE_LEVEL names it;
+// see vector.h.
 #include "vector_wide.h"
 
 namespace headrace::HEADRACE_LEVEL {

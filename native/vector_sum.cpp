@@ -109,7 +109,8 @@ bool sum_broad(const Entries& in, const RowsOut& to, int64_t begin, int64_t end)
         if (!lookup.range(v, first, past)) return false;
         const S factor = row_factor<S>(to, v, past - first);
         const auto pass = [&]<int N>(Constant<N>) {
-            sum_columns<E, kind, N>(lookup, first, past, column, in.width - L, column ? 0 : lookup.bytes, factor, sink, sink.row(v));
+            const int64_t requested = column ? 0 : lookup.bytes;
+            sum_columns<E, kind, N>(lookup, first, past, column, in.width - L, requested, factor, sink, sink.row(v));
             column += N * L;
         };
         while (column + kTile * L <= in.width) pass(Constant<kTile>{});

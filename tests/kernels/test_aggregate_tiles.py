@@ -149,9 +149,10 @@ def test_the_last_level_cache_has_a_likely_size():
 def test_no_slices_where_they_do_not_pay():
     tile = _native.column_tile
     assert tile(2_449_029, 256, 4, 32 * MIB, 50.0) == 32  # two lines at a time
-    assert tile(2_449_029, 256, 2, 32 * MIB, 50.0) == 64
+    assert tile(2_449_029, 128, 2, 32 * MIB, 50.0) == 64
+    assert tile(2_449_029, 64, 4, 32 * MIB, 50.0) == 32
     assert tile(2_449_029, 32, 4, 32 * MIB, 50.0) == 32  # narrow rows
-    assert tile(10_000, 256, 4, 32 * MIB, 50.0) == 256  # all of them fit the cache
+    assert tile(100_000, 256, 4, 32 * MIB, 50.0) == 256  # few of them outgrow the cache
     assert tile(111_059_956, 256, 4, 32 * MIB, 50.0) == 256  # so many that a slice does not fit either
     assert tile(2_449_029, 256, 4, 32 * MIB, 2.0) == 256  # few reads of each
     assert tile(0, 0, 4, 32 * MIB, 0.0) == 0
