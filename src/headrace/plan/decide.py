@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product as combinations
 
 import torch
@@ -18,6 +19,7 @@ from headrace.plan.steps import How, forward_cost, step_cost, summed_width, sums
 from headrace.plan.sums import Kernel, Sums
 from headrace.plan.workload import Workload
 
+_ORDERED = 0.97  # an order of nodes that gains less of a step than predictions err by is not worth other ids
 _KEPT = 0.98  # kept sums take memory: they must save a fiftieth of the layer's step at least
 _WORTH = 0.9  # bf16 rounds: it is suggested where a step is predicted to take less than this share of the time in fp32
 
@@ -79,6 +81,7 @@ def decide(
     costing = Costing(workload, Sums(graph, found, machine, threads=threads), epochs=epochs)
     kind, _ = _choose_dtype(costing, dtype)
     tried, decision = _orders(graph, costing, costing.best(kind), kind, orders, progress, threads)
+    decision = _worth_it(tried, decision, kind)
     chosen = tried[decision.name or AS_IT_IS]
     kind, types = _choose_dtype(chosen, dtype)
     hows = chosen.best(kind)
@@ -188,6 +191,17 @@ def _orders(
             there = Sums(graph, sums.properties, machine, misses=lambda size, share=share: share * sums.misses(size))  # type: ignore[misc]
         found[name] = Costing(costing.workload, there, epochs=costing.epochs)
     return found, decision
+
+
+def _worth_it(tried: Mapping[str, Costing], decision: reorder.Decision, dtype: torch.dtype) -> reorder.Decision:
+    """The decision, unless all that it saves is less than a prediction can tell."""
+    if decision.name is None:
+        return decision
+    before, after = (tried[name].total(tried[name].best(dtype), dtype).seconds for name in (AS_IT_IS, decision.name))
+    if after < _ORDERED * before:
+        return decision
+    why = f"as it is: a step is predicted to gain {100 * (1 - after / before):.1f} % by the order {decision.name}, too little"
+    return replace(decision, name=None, order=None, reason=f"{why}; {decision.reason}")
 
 
 def _layer_choices(
