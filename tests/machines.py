@@ -21,6 +21,7 @@ def round_machine(device: str = "cpu", **changes) -> Machine:
         "name": "made up",
         "threads": 2,
         "cache_bytes": CACHE,
+        "near_bytes": 0,
         "stream_rate": 1e9,
         "own_rates": (("float32", 1e9), ("bfloat16", 1e9)),
         "call_seconds": 0.0,

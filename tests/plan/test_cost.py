@@ -15,6 +15,7 @@ from headrace.plan.cost import (
     product,
     split_overhead,
 )
+from headrace.plan.machine import RowRead
 from machines import CACHE, round_machine
 
 SIZES = {"rows": 1000, "entries": 8000, "width": 32, "dtype": torch.float32}
@@ -52,6 +53,13 @@ def test_rows_outside_of_the_cache_cost_misses():
     miss = (mixed - hit / 64) / (1 - 1 / 64)
     cost = aggregation(machine, rows=rows, entries=10 * rows, width=256, dtype=torch.float32, reuse=2.0)
     assert cost.seconds == pytest.approx(5 * rows * miss + 6 * rows * hit + rows * row * 1e-9, rel=1e-6)
+
+
+def test_reads_that_miss_the_nearest_cache_go_to_the_one_behind():
+    reads = (*round_machine().reads, RowRead("float32", 1000, 16, 0.5e-9), RowRead("float32", 1000, 1024, 32e-9))
+    machine = round_machine(near_bytes=CACHE // 16, reads=reads)
+    cost = aggregation(machine, **SIZES, reuse=1.0, near=0.25)
+    assert cost.seconds == pytest.approx(2000 * 8e-9 + (6000 + 1000) * 4e-9 + 128_000e-9)
 
 
 def test_columns_in_turn_read_ids_each_time():

@@ -48,30 +48,42 @@ def aggregation_bytes(*, rows: int, entries: int, width: int, itemsize: int, reu
 
 
 def aggregation(
-    machine: Machine, *, rows: int, entries: int, width: int, dtype: torch.dtype, reuse: float, columns: int | None = None
+    machine: Machine,
+    *,
+    rows: int,
+    entries: int,
+    width: int,
+    dtype: torch.dtype,
+    reuse: float,
+    near: float = 1.0,
+    columns: int | None = None,
 ) -> Cost:
     """A sum over neighbours by rows of the CSR; `columns` at a time (all of them unless said), each time with this `reuse`.
 
-    A row that is written counts as one more that is found in the cache, besides the stream it is.
+    `near` is the share of reads that miss the cache of the processor that makes them, and go to the one behind it at least. A row
+    that is written counts as one more that is found in the cache, besides the stream it is.
     """
     if not entries:
         return Cost(8 * rows, machine.call_seconds + rows * width * dtype.itemsize / machine.stream_rate)
     tile = width if columns is None else min(columns, width)
     passes, left = divmod(width, tile)
-    total = passes * _one_pass(machine, rows, entries, tile, dtype, reuse, width)
+    total = passes * _one_pass(machine, rows, entries, tile, dtype, reuse, near)
     if left:
-        total = total + _one_pass(machine, rows, entries, left, dtype, reuse, width)
+        total = total + _one_pass(machine, rows, entries, left, dtype, reuse, near)
     return total + Cost(0.0, machine.call_seconds)
 
 
-def _one_pass(machine: Machine, rows: int, entries: int, width: int, dtype: torch.dtype, reuse: float, whole: int) -> Cost:
+def _one_pass(machine: Machine, rows: int, entries: int, width: int, dtype: torch.dtype, reuse: float, near: float) -> Cost:
     row = width * dtype.itemsize
     table = rows * row
     moved = aggregation_bytes(rows=rows, entries=entries, width=width, itemsize=dtype.itemsize, reuse=reuse)
-    hit = machine.hit_seconds(row, table_bytes=table, dtype=dtype)
     missed = entries / max(reuse, 1.0) if table > CACHE_SHARE * machine.cache_bytes else 0.0
-    seconds = missed * machine.miss_seconds(row, dtype=dtype) + (entries - missed + rows) * hit + table / machine.stream_rate
-    return Cost(moved, seconds)
+    close = far = machine.hit_seconds(row, table_bytes=table, dtype=dtype)
+    if machine.near_bytes:
+        close, far = (machine.hit_seconds(row, table_bytes=size, dtype=dtype) for size in (1, machine.cache_bytes))
+    behind = max(min(near, 1.0) * entries, missed)
+    seconds = missed * machine.miss_seconds(row, dtype=dtype) + (behind - missed) * far + (entries - behind + rows) * close
+    return Cost(moved, seconds + table / machine.stream_rate)
 
 
 def split_overhead(machine: Machine, *, heavy_entries: int, group: int, width: int) -> Cost:

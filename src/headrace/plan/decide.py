@@ -163,14 +163,15 @@ def _orders(
     at_once = min(sums.chosen(widest, dtype).columns or widest, widest)  # a kernel that takes slices reads rows of a slice
     passes = max(round(sum(width * count for width, count in widths) / at_once), 1)
     row = at_once * dtype.itemsize
-    # What a miss costs more than a hit, as a rate: the decision counts misses and nothing else.
-    more = machine.miss_seconds(row, dtype=dtype) - machine.hit_seconds(row, table_bytes=sums.properties.nodes * row, dtype=dtype)
     found = {AS_IT_IS: costing}
-    cache = int(CACHE_SHARE * machine.cache_bytes)
-    if sums.properties.nodes * row <= cache or not sums.properties.edges or more <= 0:
-        size = format_size(sums.properties.nodes * row)
-        why = f"as it is: all {size} of the rows that are summed lie in a cache of {format_size(machine.cache_bytes)} in any order"
-        return found, reorder.Decision(None, None, 0.0, 0.0, sums.misses(row), {}, why)
+    nearest = machine.near_bytes or machine.cache_bytes
+    cache, table = int(CACHE_SHARE * nearest), sums.properties.nodes * row
+    more = _miss_seconds(sums, row, dtype) if table > cache and sums.properties.edges else 0.0
+    if more <= 0:
+        why = (
+            f"as it is: all {format_size(table)} of the rows that are summed lie in a cache of {format_size(nearest)} in any order"
+        )
+        return found, reorder.Decision(None, None, 0.0, 0.0, 0.0, {}, why)
     decision = reorder.auto(
         graph,
         at_once,
@@ -188,9 +189,19 @@ def _orders(
             there = Sums(graph, sums.properties, machine, order=decision.order, threads=threads)
         else:  # its permutation is gone, and was worth no more simulations: rows of other sizes miss in proportion
             share = misses / max(decision.misses, 1e-9)
-            there = Sums(graph, sums.properties, machine, misses=lambda size, share=share: share * sums.misses(size))  # type: ignore[misc]
+            there = Sums(graph, sums.properties, machine, misses=lambda *at, share=share: share * sums.missed(*at))  # type: ignore[misc]
         found[name] = Costing(costing.workload, there, epochs=costing.epochs)
     return found, decision
+
+
+def _miss_seconds(sums: Sums, row: int, dtype: torch.dtype) -> float:
+    """What a read that misses the nearest cache costs more than one that does not: part of them go to memory, part do not."""
+    machine, table = sums.machine, sums.properties.nodes * row
+    close = machine.hit_seconds(row, table_bytes=1 if machine.near_bytes else table, dtype=dtype)
+    to_memory = sums.misses(row) if table > CACHE_SHARE * machine.cache_bytes else 0.0
+    share = min(to_memory / max(sums.near_misses(row), 1e-9), 1.0)
+    far = machine.hit_seconds(row, table_bytes=machine.cache_bytes, dtype=dtype)
+    return share * machine.miss_seconds(row, dtype=dtype) + (1 - share) * far - close
 
 
 def _worth_it(tried: Mapping[str, Costing], decision: reorder.Decision, dtype: torch.dtype) -> reorder.Decision:

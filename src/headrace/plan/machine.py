@@ -40,7 +40,7 @@ class Product:
 class Machine:
     """One device, measured (`probe`). Seconds are those of this library's own kernels, with all of `threads` at work.
 
-    >>> machine = Machine("cpu", "an example", 2, 32 << 20, 2e10, (), 1e-5, (), 1.0, (), ())
+    >>> machine = Machine("cpu", "an example", 2, 32 << 20, 1 << 20, 2e10, (), 1e-5, (), 1.0, (), ())
     >>> Machine.from_dict(machine.as_dict()) == machine
     True
     """
@@ -49,6 +49,7 @@ class Machine:
     name: str
     threads: int
     cache_bytes: int  # of the last-level cache, or of a GPU's L2
+    near_bytes: int  # of the cache that each processor has to itself, 0 where none is counted
     stream_rate: float  # bytes per second that an element-wise operation reads and writes
     own_rates: tuple[tuple[str, float], ...]  # the same where a row that has a factor of its own is added to another, by type
     call_seconds: float  # what one operation costs however small it is

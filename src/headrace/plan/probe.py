@@ -51,6 +51,7 @@ def probe(device: str | torch.device = "cpu", *, threads: int | None = None, rep
         name=torch.cuda.get_device_name(where) if where.type == "cuda" else _cpu_name(),
         threads=workers,
         cache_bytes=cache,
+        near_bytes=_near_bytes(where, cache),
         stream_rate=_stream_rate(buffer, best),
         own_rates=tuple((_name(t), _own_rate(buffer, t, best)) for t in _TYPES),
         call_seconds=call,
@@ -162,6 +163,14 @@ def _cache_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)) or _USUAL_CACHE
     return last_level_cache()
+
+
+def _near_bytes(device: torch.device, cache: int) -> int:
+    """Of a processor's second-level cache, where there is a larger one behind it."""
+    size = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+    text = size.read_text().strip() if device.type == "cpu" and size.is_file() else ""
+    found = int(text[:-1]) << 10 if text.endswith("K") and text[:-1].isdigit() else 0
+    return found if found < cache else 0
 
 
 def _cpu_name() -> str:

@@ -35,7 +35,7 @@ class Kernel:
 class Sums:
     """Costs of sums over one graph in one order of its nodes. Simulations of the cache are made once per size of rows and kept.
 
-    `misses` may be given in place of the simulation: the share of reads that miss, by the bytes of a row.
+    `misses` may be given in place of the simulation: the share of reads that miss, by the bytes of a row and of a cache.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Sums:
         machine: Machine,
         *,
         order: Tensor | None = None,
-        misses: Callable[[int], float] | None = None,
+        misses: Callable[[int, int], float] | None = None,
         threads: int | None = None,
     ) -> None:
         self.graph, self.properties, self.machine = graph, properties, machine
         self._given, self._order, self._threads = misses, order, threads
-        self._misses: dict[int, float] = {}
+        self._misses: dict[tuple[int, int], float] = {}
         self._shared: float | None = None
 
     def misses(self, row_bytes: int) -> float:
@@ -58,16 +58,28 @@ class Sums:
         found = self.properties
         if not found.edges:
             return 0.0
-        cache = int(CACHE_SHARE * self.machine.cache_bytes)
-        if found.nodes * row_bytes <= cache:
+        if found.nodes * row_bytes <= CACHE_SHARE * self.machine.cache_bytes:
             return min(found.nodes / found.edges, 1.0)
-        if row_bytes not in self._misses:
-            self._misses[row_bytes] = (
-                self._given(row_bytes)
+        return self.missed(row_bytes, int(CACHE_SHARE * self.machine.cache_bytes))
+
+    def near_misses(self, row_bytes: int) -> float:
+        """The share of reads that miss the cache of the processor that makes them."""
+        near = int(CACHE_SHARE * self.machine.near_bytes)
+        if not near or not self.properties.edges:
+            return 1.0
+        return 0.0 if self.properties.nodes * row_bytes <= near else self.missed(row_bytes, near)
+
+    def missed(self, row_bytes: int, cache_bytes: int) -> float:
+        """As simulated with a cache of that size, once."""
+        at = row_bytes, cache_bytes
+        if at not in self._misses:
+            sizes = {"row_bytes": row_bytes, "cache_bytes": cache_bytes}
+            self._misses[at] = (
+                self._given(*at)
                 if self._given is not None
-                else cache_misses(self.graph, self._order, cache_bytes=cache, row_bytes=row_bytes, threads=self._threads)
+                else cache_misses(self.graph, self._order, **sizes, threads=self._threads)
             )
-        return self._misses[row_bytes]
+        return self._misses[at]
 
     def reuse(self, row_bytes: int) -> float:
         """How often a row that was fetched serves."""
@@ -87,9 +99,10 @@ class Sums:
         return self._launches(width, dtype) if self.machine.device == "cuda" else self._slices(width, dtype)
 
     def _sum(self, width: int, dtype: torch.dtype, columns: int | None = None) -> Cost:
-        found, reuse = self.properties, self.reuse((columns or width) * dtype.itemsize)
+        found, row = self.properties, (columns or width) * dtype.itemsize
         sizes = {"rows": found.nodes, "entries": found.edges, "width": width}
-        return aggregation(self.machine, **sizes, dtype=dtype, reuse=reuse, columns=columns)
+        reads = {"reuse": self.reuse(row), "near": self.near_misses(row)}
+        return aggregation(self.machine, **sizes, **reads, dtype=dtype, columns=columns)
 
     def _slices(self, width: int, dtype: torch.dtype) -> list[Kernel]:
         """All columns at once, or slices of them, each copied to lie together; the native kernel itself decides which."""
