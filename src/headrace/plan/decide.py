@@ -19,7 +19,7 @@ from headrace.plan.steps import How, forward_cost, step_cost, summed_width, sums
 from headrace.plan.sums import Kernel, Sums
 from headrace.plan.workload import Workload
 
-_ORDERED = 0.97  # an order of nodes that gains less of a step than predictions err by is not worth other ids
+_ORDERED = 0.99  # an order of nodes that is predicted to gain less than a hundredth of a step is not worth other ids
 _KEPT = 0.98  # kept sums take memory: they must save a fiftieth of the layer's step at least
 _WORTH = 0.9  # bf16 rounds: it is suggested where a step is predicted to take less than this share of the time in fp32
 
@@ -205,7 +205,7 @@ def _miss_seconds(sums: Sums, row: int, dtype: torch.dtype) -> float:
 
 
 def _worth_it(tried: Mapping[str, Costing], decision: reorder.Decision, dtype: torch.dtype) -> reorder.Decision:
-    """The decision, unless all that it saves is less than a prediction can tell."""
+    """The decision, unless all that it saves is next to nothing."""
     if decision.name is None:
         return decision
     before, after = (tried[name].total(tried[name].best(dtype), dtype).seconds for name in (AS_IT_IS, decision.name))

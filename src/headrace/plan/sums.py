@@ -100,8 +100,8 @@ class Sums:
 
     def _sum(self, width: int, dtype: torch.dtype, columns: int | None = None) -> Cost:
         found, row = self.properties, (columns or width) * dtype.itemsize
-        sizes = {"rows": found.nodes, "entries": found.edges, "width": width}
-        reads = {"reuse": self.reuse(row), "near": self.near_misses(row)}
+        sizes: dict[str, Any] = {"rows": found.nodes, "entries": found.edges, "width": width}
+        reads: dict[str, Any] = {"reuse": self.reuse(row), "near": self.near_misses(row)}
         return aggregation(self.machine, **sizes, **reads, dtype=dtype, columns=columns)
 
     def _slices(self, width: int, dtype: torch.dtype) -> list[Kernel]:
