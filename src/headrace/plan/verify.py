@@ -21,6 +21,7 @@ from headrace.plan.sums import Kernel
 
 NEAR = 1.1  # a choice is as good as the best if it takes at most this many times as long
 _LEAST_SECONDS = 5e-3  # of one timing: shorter runs are repeated within it
+_SECONDS = 0.25  # of all timings of one run, if they are short
 
 
 @dataclass(frozen=True)
@@ -197,14 +198,18 @@ def _sum(kernel: Kernel, x: Tensor, graph: Graph, threads: int) -> Callable[[], 
 
 
 def timed(runs: Mapping[Any, Callable[[], object]], *, repeats: int, device: torch.device) -> dict[Any, float]:
-    """Median seconds of each. They take turns, each turn beginning with another one; short ones are repeated within a timing."""
-    inner = {}
+    """Median seconds of each. They take turns, each turn beginning with another one; short ones are repeated within a timing, and
+    where a turn is short there are up to five times as many of them: other work of the machine disturbs those most."""
+    inner, turn_seconds = {}, 0.0
     for name, run in runs.items():
         run()
-        inner[name] = max(int(_LEAST_SECONDS / max(_seconds(run, 1, device), 1e-7)), 1)
+        once = max(_seconds(run, 1, device), 1e-7)
+        inner[name] = max(int(_LEAST_SECONDS / once), 1)
+        turn_seconds += inner[name] * once
+    turns = max(repeats, min(5 * repeats, int(_SECONDS * len(runs) / max(turn_seconds, 1e-7))))
     found: dict[Any, list[float]] = {name: [] for name in runs}
     names = list(runs)
-    for turn in range(repeats):
+    for turn in range(turns):
         at = turn % len(names)
         for name in names[at:] + names[:at]:
             found[name].append(_seconds(runs[name], inner[name], device))
