@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from random import Random
 from time import perf_counter
 from typing import Any
 
@@ -198,8 +199,9 @@ def _sum(kernel: Kernel, x: Tensor, graph: Graph, threads: int) -> Callable[[], 
 
 
 def timed(runs: Mapping[Any, Callable[[], object]], *, repeats: int, device: torch.device) -> dict[Any, float]:
-    """Median seconds of each. They take turns, each turn beginning with another one; short ones are repeated within a timing, and
-    where a turn is short there are up to five times as many of them: other work of the machine disturbs those most."""
+    """Median seconds of each. They take turns, in another order each time, and run once before they are timed: what the one before
+    left in the caches is not theirs to pay for. Short ones are repeated within a timing, and where a turn is short there are up to
+    five times as many of them: other work of the machine disturbs those most."""
     inner, turn_seconds = {}, 0.0
     for name, run in runs.items():
         run()
@@ -210,8 +212,8 @@ def timed(runs: Mapping[Any, Callable[[], object]], *, repeats: int, device: tor
     found: dict[Any, list[float]] = {name: [] for name in runs}
     names = list(runs)
     for turn in range(turns):
-        at = turn % len(names)
-        for name in names[at:] + names[:at]:
+        for name in Random(turn).sample(names, len(names)):
+            runs[name]()
             found[name].append(_seconds(runs[name], inner[name], device))
     return {name: statistics.median(times) for name, times in found.items()}
 
