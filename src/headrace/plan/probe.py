@@ -25,6 +25,7 @@ _DEGREE = 16
 _WIDTHS = (8, 16, 64, 256)  # of rows: less than a vector, one, and more
 _SIDES = (8, 64, 256)  # of products
 _TYPES = (torch.float32, torch.bfloat16)
+_SPENT = 3e-3  # seconds of short runs, for each of the repeats
 _STREAM = 32 << 20  # bytes of an activation: what is written is new memory each time, as in training
 
 
@@ -71,8 +72,9 @@ def _timer(device: torch.device, repeats: int) -> Callable[[Callable[[], object]
 
     def best(work: Callable[[], object]) -> float:
         work()
-        seconds = []
-        for _ in range(repeats):
+        seconds: list[float] = []
+        # Short runs are made more often: one that nothing disturbed must be among them.
+        while len(seconds) < repeats or (sum(seconds) < _SPENT * repeats and len(seconds) < 10 * repeats):
             _wait(device)
             begin = perf_counter()
             work()
