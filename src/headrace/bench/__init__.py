@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from headrace.bench import aggregate, attend, cache, gather, loader, sampling, train, whole_graph
+from headrace.bench import advise, aggregate, attend, cache, gather, loader, sampling, train, whole_graph
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
@@ -31,6 +31,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "loader": loader.run,
     "train": train.run,
     "whole-graph": whole_graph.run,
+    "advise": advise.run,
     "gpu-aggregate": _on_gpu("gpu_aggregate"),
     "gpu-sampling": _on_gpu("gpu_sampling"),
     "gpu-gather": _on_gpu("gpu_gather"),
@@ -38,6 +39,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "gpu-tiers": _on_gpu("gpu_tiers"),
     "gpu-attend": _on_gpu("gpu_attend"),
     "gpu-whole-graph": _on_gpu("gpu_whole_graph"),
+    "gpu-advise": _on_gpu("gpu_advise"),
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

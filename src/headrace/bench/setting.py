@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,3 +61,17 @@ def resident(array: Tensor) -> Tensor:
     """A copy in memory of its own."""
     copy = BufferPool(limit=0).empty(array.shape, array.dtype)
     return copy.copy_(array)
+
+
+@contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    """So many threads for torch, and so many processors for what takes all it may run on, as our layers do."""
+    torch.set_num_threads(count)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if allowed:
+        os.sched_setaffinity(0, sorted(allowed)[:count])
+    try:
+        yield
+    finally:
+        if allowed:
+            os.sched_setaffinity(0, allowed)

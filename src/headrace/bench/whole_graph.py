@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -15,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from headrace import _native
 from headrace.bench import peers
 from headrace.bench.measure import Row, time_in_turn
-from headrace.bench.setting import Setting, resident
+from headrace.bench.setting import Setting, resident, threads_of
 from headrace.bench.whole_models import (
     CASES,
     FORMS,
@@ -45,25 +43,11 @@ def run(setting: Setting) -> list[Row]:
     if data.x is None or data.y is None:
         raise ValueError("this dataset has no features or no labels to train with")
     rows: list[Row] = []
-    with _threads(setting.threads):
+    with threads_of(setting.threads):
         form = _fastest_form(setting, data) if setting.wants("pyg") and peers.has_pyg() else None
         for case in CASES:
             rows += _case_rows(setting, data, case, form)
     return rows
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """So many threads for torch, and so many processors for what takes all it may run on, as our layers do."""
-    torch.set_num_threads(count)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    if allowed:
-        os.sched_setaffinity(0, sorted(allowed)[:count])
-    try:
-        yield
-    finally:
-        if allowed:
-            os.sched_setaffinity(0, allowed)
 
 
 def _case_rows(setting: Setting, data: Dataset, case: Case, form: str | None) -> list[Row]:

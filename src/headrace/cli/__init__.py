@@ -2,6 +2,7 @@
 
 import typer
 
+from headrace.cli.advise import advise_command
 from headrace.cli.bench import bench
 from headrace.cli.demo import demo
 from headrace.cli.import_ import import_command
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command("import")(import_command)
 app.command("info")(info)
 app.command("reorder")(reorder)
+app.command("advise")(advise_command)
 app.command("bench")(bench)
 app.add_typer(train)
 app.command("predict")(predict)
