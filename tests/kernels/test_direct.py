@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import headrace.kernels._aggregate as aggregating
+import headrace.kernels._aggregate_ops as aggregate_ops
 import headrace.kernels._dropout as dropping
 import headrace.kernels._gather as gathering
 from headrace.kernels import aggregate, dropout, gather
@@ -22,7 +23,7 @@ INDPTR, INDICES = torch.tensor([0, 3, 3, 5, 6]), torch.tensor([0, 4, 0, 1, 2, 4]
 def through_ops(monkeypatch):
     """All kernels called by their ops."""
     monkeypatch.setattr(gathering, "_call", gathering._gather)
-    monkeypatch.setattr(aggregating, "_call", aggregating._aggregate)
+    monkeypatch.setattr(aggregating, "aggregate_rows", aggregate_ops._aggregate)
     monkeypatch.setattr(dropping, "_call", dropping._dropout)
 
 

@@ -193,7 +193,7 @@ def test_windows_are_chosen_where_rows_share_their_neighbours():
     block = hr.Graph.from_edges(
         (rows // 16 * 16).repeat_interleave(100) + torch.arange(100).repeat(1600), rows.repeat_interleave(100), 1700
     )
-    plan = advise(block, [64, 64], "cuda", machine=round_machine("cuda"), dtype=torch.float32)
+    plan = advise(block, [64, 64], "cuda", machine=round_machine("cuda"), dtype=torch.bfloat16)
     named = {c.name.split()[0].strip(","): c for c in plan["layer 1: kernel"].alternatives}
     assert plan["layer 1: kernel"].chosen.startswith("window of 16")
     assert named["window"].bytes < named["row"].bytes
