@@ -1,9 +1,25 @@
-"""Convolutions with PyG's names and parameters, and a stack of them."""
+"""Convolutions with PyG's names and parameters, a stack of them, and decoders of edges."""
 
+from headrace.nn.decoders import RESCAL, ComplEx, Decoder, DistMult, Dot
+from headrace.nn.distance_decoders import RotatE, TransE
 from headrace.nn.gat import GATConv
 from headrace.nn.gcn import GCNConv
 from headrace.nn.gin import GINConv
 from headrace.nn.gnn import GNN, Layer
 from headrace.nn.sage import SAGEConv
 
-__all__ = ["GNN", "GATConv", "GCNConv", "GINConv", "Layer", "SAGEConv"]
+__all__ = [
+    "GNN",
+    "RESCAL",
+    "ComplEx",
+    "Decoder",
+    "DistMult",
+    "Dot",
+    "GATConv",
+    "GCNConv",
+    "GINConv",
+    "Layer",
+    "RotatE",
+    "SAGEConv",
+    "TransE",
+]
