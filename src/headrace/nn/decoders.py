@@ -91,6 +91,10 @@ class Decoder(nn.Module):
         """How large each coordinate is: what regularisers measure."""
         return values.abs() if self.parts == 1 else _modulus(*values.chunk(2, dim=-1))
 
+    def relation_moduli(self, parameters: Tensor) -> Tensor:  # [..., w] -> [..., at most w]
+        """The same of relations' parameters, where they have a size."""
+        return self.moduli(parameters)
+
     def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
         raise NotImplementedError
 

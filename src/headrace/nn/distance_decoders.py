@@ -73,6 +73,10 @@ class RotatE(DistanceDecoder):
         with torch.no_grad():
             self.relation.uniform_(-math.pi, math.pi, generator=generator)
 
+    def relation_moduli(self, parameters: Tensor) -> Tensor:
+        """None: an angle is not large or small."""
+        return parameters[..., :0]
+
     def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
         return rotated(rows, torch.cat([relation.cos(), relation.sin()], dim=-1), inverse)
 
