@@ -56,16 +56,17 @@ class SharedNegatives:
         self._of_ranges: tuple[tuple[tuple[int, int], ...], Tensor, Tensor, Tensor | None] | None = None
 
     def sample(
-        self, head: Any, tail: Any, *, epoch: int = 0, batch: int = 0, ranges: Ranges | None = None
+        self, head: Any, tail: Any, *, epoch: int = 0, batch: int = 0, ranges: Ranges | None = None, chunks: int | None = None
     ) -> Tensor:  # [b], [b] -> [chunks, amount]
-        """Negatives of a batch whose edges have these ends, the batch's own first in each chunk."""
+        """Negatives of a batch whose edges have these ends, the batch's own first in each chunk; `chunks` for a batch with fewer."""
+        chunks = self.chunks if chunks is None else chunks
         ends = torch.cat([as_ids(head, "head", dtype=torch.int64), as_ids(tail, "tail", dtype=torch.int64)])
         if self.from_batch and not len(ends):
             raise ValueError("a batch without edges has no ends to draw from: use degree_fraction 0")
         starts, before, cumulative = self._domain(ranges)
         total = int(before[-1])
         from_ends, drawn, _ = _native.negatives(
-            self.chunks * self.amount,
+            chunks * self.amount,
             seed=self.seed,
             epoch=epoch,
             batch=batch,
@@ -79,14 +80,14 @@ class SharedNegatives:
             rounds=1,
             threads=self.threads,
         )
-        ids = torch.from_numpy(drawn).view(self.chunks, self.amount)
+        ids = torch.from_numpy(drawn).view(chunks, self.amount)
         if len(starts) > 1:
             part = torch.searchsorted(before, ids, right=True) - 1
             ids = ids - before[part] + starts[part]
         elif starts[0]:
             ids = ids + starts[0]
         if self.from_batch:
-            chosen = torch.from_numpy(from_ends).view(self.chunks, self.amount)[:, : self.from_batch]
+            chosen = torch.from_numpy(from_ends).view(chunks, self.amount)[:, : self.from_batch]
             ids[:, : self.from_batch] = ends[chosen]
         return ids
 

@@ -1,0 +1,249 @@
+"""`LinkFlow`: what happens to a batch of edges, in five stages (Mohoney et al., "Marius", OSDI 2021, section 3).
+
+    load         draw negatives, number the nodes, gather their rows and optimizer state
+    to device    copy them there
+    compute      loss and gradients; relations are updated here, one batch after the other
+    from device  copy what is to be added to rows and state back
+    update       add it
+
+Rows that live with the computation are gathered and added to there, and the copies are of ids alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headrace.nn import Decoder
+from headrace.nn.link_losses import LOW, Penalty, loss_named, one_vs_all_loss
+from headrace.pipeline import Stage
+from headrace.sample import KnownEdges, SharedNegatives, known_among
+from headrace.store import InMemory, TrainedRows
+from headrace.train.link_batches import EdgeBatch
+from headrace.train.link_options import LinkOptions
+from headrace.train.row_optimizer import RowOptimizer
+
+_MARKED = 1 << 21  # nodes up to which ids are made unique by marking them all
+
+
+@dataclass
+class LinkBatch:
+    """A batch on its way. `place` says where in `ids` the heads, the tails and the negatives are, one after the other."""
+
+    edges: EdgeBatch
+    epoch: int
+    lr: float
+    hold: Any = None
+    relation: Tensor | None = None  # [b]
+    place: Tensor | None = None  # [2 b + chunks * negatives]
+    hidden: Tensor | None = None  # [chunks, 2 b / chunks, negatives] bool: what is no negative
+    ids: Tensor | None = None  # [u]; None for all nodes
+    chunks: int = 1
+    rows: Tensor | None = None  # [u, d], and then what is added to them
+    state: Tensor | None = None  # [u, s], and then what is added to it
+    loss: Tensor | None = None
+    bytes: int = 0
+
+
+class LinkFlow:
+    """The stages, for one decoder and one table of rows."""
+
+    def __init__(
+        self,
+        triples: Tensor,
+        rows: TrainedRows,
+        decoder: Decoder,
+        options: LinkOptions,
+        *,
+        weight: Tensor | None = None,
+        known: KnownEdges | None = None,
+    ) -> None:
+        self.triples, self.rows, self.decoder, self.options = triples, rows, decoder, options
+        self.device = torch.device(options.device)
+        self.known = known
+        self.one_vs_all = options.negatives == 0
+        self.there = isinstance(rows, InMemory) and rows.device.type == "cuda"  # rows on the GPU: nothing waits for its ids
+        self.optimizer = RowOptimizer(options.optimizer)
+        # Relations are few: each of their floats has a state of its own.
+        self.relation_optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
+        width = self.relation_optimizer.state_width(decoder.relation_width)
+        self.relation_state = torch.zeros(len(decoder.relation), width, device=self.device)
+        self.loss = loss_named(options.loss, margin=options.margin, temperature=options.temperature)
+        power = {"none": 0, "n3": 3, "l1": 1, "l2": 2, "l3": 3}[options.regularizer]
+        self.penalty = Penalty(power, options.regularization) if power else None
+        self.negatives: SharedNegatives | None = None
+        if not self.one_vs_all:
+            self.negatives = SharedNegatives(
+                rows.num_rows,
+                amount=options.negatives,
+                chunks=options.chunks,
+                degree_fraction=options.degree_fraction,
+                weight=weight,
+                seed=options.seed,
+                threads=options.threads,
+            )
+        if rows.num_rows <= _MARKED:
+            self._numbers = torch.empty(rows.num_rows, dtype=torch.int64)
+
+    def stages(self) -> list[Stage]:
+        """In order, a thread each: a second thread of the first would wait for the first's turn to draw."""
+        return [
+            Stage("load", self.load),
+            Stage("to device", self.to_device),
+            Stage("compute", self.compute),
+            Stage("from device", self.from_device),
+            Stage("update", self.update),
+        ]
+
+    def load(self, batch: LinkBatch) -> LinkBatch:
+        """Draw negatives, number the nodes, and gather rows that are on the host."""
+        head, relation, tail = self.triples[batch.edges.positions].long().unbind(1)
+        batch.relation = relation
+        if self.negatives is None:
+            batch.place = torch.cat([head, tail])
+            return batch
+        batch.chunks = math.gcd(len(head), self.options.chunks)
+        drawn = self.negatives.sample(
+            head, tail, epoch=batch.epoch, batch=batch.edges.index, ranges=batch.edges.ranges, chunks=batch.chunks
+        )
+        batch.hidden = self._hidden(head, relation, tail, drawn)
+        batch.ids, batch.place = self._numbered(torch.cat([head, tail, drawn.flatten()]))
+        if not self.there:
+            batch.rows, batch.state = self.rows.gather(batch.ids)
+            batch.bytes = batch.rows.nbytes + batch.state.nbytes
+        return batch
+
+    def to_device(self, batch: LinkBatch) -> LinkBatch:
+        """Copy; gather there what lives there."""
+        if self.device.type == "cpu":
+            return batch
+        for name in ("relation", "place", "hidden", "ids", "rows", "state"):
+            tensor = getattr(batch, name)
+            if tensor is not None:
+                setattr(batch, name, tensor.pin_memory().to(self.device, non_blocking=True))
+        if self.there and batch.ids is not None:
+            assert isinstance(self.rows, InMemory)
+            batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
+        return batch
+
+    def compute(self, batch: LinkBatch) -> LinkBatch:
+        """The loss, the relations' update, and what is to be added to rows and state."""
+        if batch.ids is None:
+            assert isinstance(self.rows, InMemory)
+            rows, state = self.rows.rows.detach().requires_grad_(), self.rows.state
+        else:
+            assert batch.rows is not None and batch.state is not None
+            rows, state = batch.rows.requires_grad_(), batch.state
+        relations = [self.decoder.relation] if self.decoder.relation_width else []
+        with self._precision():
+            loss = self.loss_of(rows, batch)
+            grad, *relation_grad = torch.autograd.grad(loss, [rows, *relations])
+        with torch.no_grad():
+            for parameter, gradient in zip(relations, relation_grad, strict=True):
+                delta, squares = self.relation_optimizer.deltas(gradient, self.relation_state, lr=batch.lr)
+                parameter.add_(delta)
+                self.relation_state.add_(squares)
+            batch.rows, batch.state = self.optimizer.deltas(grad, state, lr=batch.lr)
+        batch.loss = loss.detach()
+        return batch
+
+    def from_device(self, batch: LinkBatch) -> LinkBatch:
+        """Copy deltas to where the rows are."""
+        if self.device.type == "cuda" and not self.there and batch.ids is not None:
+            assert batch.rows is not None and batch.state is not None
+            batch.rows, batch.state, batch.ids = batch.rows.cpu(), batch.state.cpu(), batch.ids.cpu()
+        return batch
+
+    def update(self, batch: LinkBatch) -> LinkBatch:
+        """Add deltas to rows and state; let go of the partitions."""
+        try:
+            assert batch.rows is not None and batch.state is not None
+            if batch.ids is None or self.there:
+                assert isinstance(self.rows, InMemory)
+                for table, delta in ((self.rows.rows, batch.rows), (self.rows.state, batch.state)):
+                    if batch.ids is None:
+                        table.add_(delta)
+                    else:
+                        table.index_add_(0, batch.ids, delta)  # ids are unique: no two threads of the GPU add to one row
+            else:
+                self.rows.add_(batch.ids, batch.rows, batch.state)
+        finally:
+            if batch.hold is not None:
+                batch.hold.release()
+        batch.rows = batch.state = batch.hidden = batch.place = None
+        return batch
+
+    def loss_of(self, rows: Tensor, batch: LinkBatch) -> Tensor:  # [u, d] -> []
+        """The mean loss of a batch's questions, two an edge, and the penalty."""
+        assert batch.relation is not None and batch.place is not None
+        decoder, relation, size = self.decoder, batch.relation, len(batch.relation)
+        picked = F.embedding(batch.place, rows)  # its gradient sums in a fixed order on a GPU too
+        head, tail = picked[:size], picked[size : 2 * size]
+        chunks, dim = batch.chunks, rows.shape[1]
+        shape = (chunks, size // chunks, dim)
+        query = torch.cat(
+            [decoder.query(head, relation).view(shape), decoder.query(tail, relation, side="head").view(shape)], dim=1
+        )
+        if batch.ids is None:
+            scores = decoder.score(query, rows[None])[0]
+            loss = one_vs_all_loss(scores, torch.cat([batch.place[size:], batch.place[:size]]))
+        else:
+            positive = decoder.compare(query, torch.cat([tail.view(shape), head.view(shape)], dim=1))
+            negative = decoder.score(query, picked[2 * size :].view(chunks, -1, dim))
+            if batch.hidden is not None:
+                negative = negative.masked_fill(batch.hidden, LOW)
+            loss = self.loss(positive, negative)
+        return loss if self.penalty is None else loss + self._penalty_of(head, relation, tail)
+
+    def _penalty_of(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+        assert self.penalty is not None
+        decoder = self.decoder
+        sides = [decoder.parameters_of(relation)]
+        if decoder.reciprocal:
+            sides.append(decoder.parameters_of(relation, side="head"))
+        parameters = torch.cat(sides)
+        if self.options.regularizer == "n3":
+            return self.penalty([decoder.moduli(head), decoder.moduli(tail), decoder.relation_moduli(parameters)])
+        return self.penalty([head.abs(), tail.abs(), parameters.abs()])
+
+    def _hidden(self, head: Tensor, relation: Tensor, tail: Tensor, drawn: Tensor) -> Tensor:
+        """Negatives that are the answer itself, or known to be one.  # [b], [b], [b], [k, n] -> [k, 2 b / k, n]"""
+        shape = (len(drawn), -1)
+        answers = torch.cat([tail.view(shape), head.view(shape)], dim=1)
+        hidden = answers.unsqueeze(2) == drawn.unsqueeze(1)
+        if self.known is not None:
+            ends, relations = (head.view(shape), tail.view(shape)), relation.view(shape)
+            hidden |= torch.cat(
+                [
+                    known_among(self.known, ends[0], relations, drawn, side="tail"),
+                    known_among(self.known, ends[1], relations, drawn, side="head"),
+                ],
+                dim=1,
+            )
+        return hidden
+
+    def _numbered(self, ids: Tensor) -> tuple[Tensor, Tensor]:  # [m] -> [u] ascending, [m]
+        """Unique ids, and where each of `ids` is among them."""
+        if self.rows.num_rows > _MARKED:
+            return torch.unique(ids, return_inverse=True)
+        marks = torch.zeros(self.rows.num_rows, dtype=torch.bool)
+        marks[ids] = True
+        unique = marks.nonzero().flatten()
+        self._numbers[unique] = torch.arange(len(unique))
+        return unique, self._numbers[ids]
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = before or self.options.precision == "tf32"
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
