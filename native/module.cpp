@@ -13,4 +13,5 @@ NB_MODULE(_native, m) {
     headrace::bind_cache(m);
     headrace::bind_limits(m);
     headrace::bind_read(m);
+    headrace::bind_trained(m);
 }

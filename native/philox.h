@@ -32,7 +32,7 @@ static inline PhiloxBlock philox(PhiloxKey key, uint32_t c0, uint32_t c1, uint32
 
 // What a stream of random numbers is for. Streams of one seed never share a counter.
 enum class Purpose : uint32_t {
-    sample = 1, shuffle = 2, generate = 3, dropout = 4, attend = 5, labor = 6, negative = 7
+    sample = 1, shuffle = 2, generate = 3, dropout = 4, attend = 5, labor = 6, negative = 7, rounding = 8, initial = 9
 };
 
 // The key of one batch: all its draws are philox(key, slot block, node low, node high, hop).

@@ -204,6 +204,34 @@ def negatives(
 def read_rows(
     fd: int, offset: int, num_rows: int, row_bytes: int, ids: Any, out: Any, *, positions: Any | None, threads: int
 ) -> None: ...
+def gather_trained(
+    row_bases: Any,
+    state_bases: Any,
+    ids: Any,
+    rows: Any,
+    state: Any,
+    *,
+    rows_per_part: int,
+    num_rows: int,
+    half: bool,
+    threads: int,
+) -> int: ...
+def add_trained(
+    row_bases: Any,
+    state_bases: Any,
+    ids: Any,
+    rows: Any,
+    state: Any,
+    touched: Any,
+    *,
+    rows_per_part: int,
+    num_rows: int,
+    half: bool,
+    seed: int,
+    call: int,
+    threads: int,
+) -> int: ...
+def normal_rows(seed: int, begin: int, scale: float, out: Any, *, threads: int) -> None: ...
 def power_law_weights(seed: int, exponent: float, most: float, nodes: int, threads: int) -> NDArray[np.float64]: ...
 def candidate_edges(
     cumulative: Any,

@@ -19,6 +19,7 @@ from headrace.store.shared import SharedRows
 from headrace.store.store import Store
 from headrace.store.tiered import Tiered
 from headrace.store.tiers import TieredUse, TierUse
+from headrace.store.trained import InMemory, TrainedRows
 from headrace.store.turns import Pending
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "DeviceRowsHandle",
     "FileRows",
     "HashPartition",
+    "InMemory",
     "Partition",
     "Pending",
     "Placement",
@@ -43,6 +45,7 @@ __all__ = [
     "TierUse",
     "Tiered",
     "TieredUse",
+    "TrainedRows",
     "access_counts",
     "access_probability",
     "cliques",

@@ -1,0 +1,143 @@
+"""`TrainedRows`: embedding rows with their optimizer's state, by node id, and `InMemory`, which holds them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from headrace import _native
+from headrace._arrays import thread_count
+from headrace._device import device_of
+from headrace.store.row_table import DeviceTable, HostTable, RowShape, Turns
+
+Initial = Callable[[int, int], Tensor] | tuple[float, int]
+"""Rows `begin` to `end` to start from, or (scale, seed) for normal numbers of that standard deviation."""
+
+
+@runtime_checkable
+class TrainedRows(Protocol):
+    """What training asks of rows. Updates are added, so batches in flight never overwrite one another (Marius, section 3)."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and states, as float32.  # [k] -> [k, width], [k, state]"""
+        ...
+
+    def add_(self, ids: Tensor, delta_rows: Tensor, delta_state: Tensor) -> None:
+        """Add to rows and states; no id twice in a call.  # [k], [k, width], [k, state]"""
+        ...
+
+
+class InMemory:
+    """All rows in main memory, or on a GPU.
+
+    Rows are float32 or bfloat16; to the latter deltas are added with stochastic rounding, keyed by (`seed`, number of the call, id,
+    column), so a run gives the same bits again. States are float32. Calls may come from many threads: adds take turns, and a gather
+    meanwhile may see some elements before and some after an add.
+
+    >>> import torch
+    >>> from headrace.store import InMemory
+    >>> rows = InMemory.create(4, 2, state=1, init=(0.0, 0))
+    >>> rows.add_(torch.tensor([3]), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5]]))
+    >>> rows.gather(torch.tensor([3, 0]))
+    (tensor([[1., 2.],
+            [0., 0.]]), tensor([[0.5000],
+            [0.0000]]))
+    """
+
+    def __init__(self, rows: Tensor, state: Tensor, *, seed: int = 0, threads: int | None = None) -> None:
+        if rows.dim() != 2 or state.dim() != 2 or len(rows) != len(state):
+            raise ValueError(f"rows and state must be matrices of equal length, not {tuple(rows.shape)} and {tuple(state.shape)}")
+        if state.dtype != torch.float32 or state.device != rows.device:
+            raise ValueError(f"state must be float32 on {rows.device}, as the rows are; it is {state.dtype} on {state.device}")
+        self.rows, self.state, self.seed, self.calls = rows.detach().contiguous(), state.detach().contiguous(), seed, 0
+        shape = RowShape(len(rows), len(rows), rows.shape[1], state.shape[1], rows.dtype)
+        self._turns = Turns(rows.device)
+        self._table: HostTable | DeviceTable
+        if rows.device.type == "cpu":
+            # A part of no rows has no address; any other than 0, which says that it is not here, will do.
+            bases = [torch.tensor([max(x.data_ptr(), 1)]) for x in (self.rows, self.state)]
+            self._table = HostTable(shape, bases[0], bases[1], thread_count(threads))
+        else:
+            here = torch.zeros(1, dtype=torch.int64, device=rows.device)
+            self._table = DeviceTable(shape, self.rows.unsqueeze(0), self.state.unsqueeze(0), here)
+
+    @classmethod
+    def create(
+        cls,
+        num_rows: int,
+        width: int,
+        *,
+        state: int = 1,
+        dtype: torch.dtype = torch.float32,
+        init: Initial = (1e-3, 0),
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> InMemory:
+        """New rows: `state` floats a row (1 for row-wise Adagrad, `width` for the full one), zero at first."""
+        where = device_of(device)
+        RowShape(num_rows, num_rows, width, state, dtype)
+        rows = torch.empty(num_rows, width, dtype=dtype, device=where)
+        for begin in range(0, num_rows, step := pieces(width)):
+            end = min(begin + step, num_rows)
+            rows[begin:end] = initial_rows(init, begin, end, width, threads=threads).to(where)
+        return cls(rows, torch.zeros(num_rows, state, device=where), seed=seed, threads=threads)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.rows)
+
+    @property
+    def width(self) -> int:
+        return self.rows.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + self.state.nbytes
+
+    def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and states, as float32.  # [k] -> [k, width], [k, state]"""
+        if self.device.type == "cpu":
+            return self._table.gather(ids)
+        with self._turns:
+            return self._table.gather(ids)
+
+    def add_(self, ids: Tensor, delta_rows: Tensor, delta_state: Tensor) -> None:
+        """Add to rows and states; no id twice in a call.  # [k], [k, width], [k, state]"""
+        with self._turns:
+            self._table.add(ids, delta_rows, delta_state, seed=self.seed, call=self.calls)
+            self.calls += 1
+
+
+def initial_rows(init: Initial, begin: int, end: int, width: int, *, threads: int | None = None) -> Tensor:
+    """Rows `begin` to `end` as `init` has them; normal numbers depend on seed, id and column alone.  # -> [end - begin, width]"""
+    if callable(init):
+        rows = torch.as_tensor(init(begin, end)).float()
+        if tuple(rows.shape) != (end - begin, width):
+            raise ValueError(f"init({begin}, {end}) must give shape {(end - begin, width)}, not {tuple(rows.shape)}")
+        return rows
+    scale, seed = init
+    out = torch.empty(end - begin, width)
+    _native.normal_rows(seed, begin, scale, out, threads=thread_count(threads))
+    return out
+
+
+def pieces(width: int) -> int:
+    """Rows worth making or moving at a time: 64 MiB of float32."""
+    return max(1, (16 << 20) // max(width, 1))
