@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +22,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 def softmax_loss(positive: Tensor, negative: Tensor) -> Tensor:  # [..., b], [..., b, n] -> []
     """Cross entropy: how unlikely the positive is among itself and its negatives."""
-    scores = torch.cat([positive.unsqueeze(-1), negative], dim=-1)
-    return (scores.logsumexp(-1) - positive).mean()
+    loss: Tensor = _Softmax.apply(positive, negative)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def logistic_loss(positive: Tensor, negative: Tensor) -> Tensor:  # [..., b], [..., b, n] -> []
@@ -47,6 +48,25 @@ def self_adversarial_loss(
 def one_vs_all_loss(scores: Tensor, target: Tensor) -> Tensor:  # [b, N], [b] -> []
     """Cross entropy over all nodes (Lacroix et al., ICML 2018)."""
     return F.cross_entropy(scores, target)
+
+
+class _Softmax(torch.autograd.Function):
+    """Keeps the likelihoods, which are the gradient: each exponential is taken once."""
+
+    @staticmethod
+    def forward(ctx: Any, positive: Tensor, negative: Tensor) -> Tensor:
+        highest = positive if not negative.shape[-1] else torch.maximum(positive, negative.amax(-1))
+        likely, own = (negative - highest.unsqueeze(-1)).exp_(), (positive - highest).exp_()
+        total = likely.sum(-1).add_(own)
+        ctx.save_for_backward(likely, own, total)
+        return (total.log() + highest - positive).mean()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        likely, own, total = ctx.saved_tensors
+        share = grad / max(total.numel(), 1)
+        scale = share / total
+        return (own * scale).sub_(share), likely * scale.unsqueeze(-1)
 
 
 def masked(negative: Tensor, mask: Tensor | None) -> Tensor:  # [..., n], [..., n] bool -> [..., n]

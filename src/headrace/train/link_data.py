@@ -41,7 +41,7 @@ class LinkData:
 
     @classmethod
     def _of_graph(cls, data: Dataset, held_out: float, seed: int) -> LinkData:
-        head, tail = data.graph.edge_index.unbind(0)
+        head, tail = data.graph.edge_index().unbind(0)
         triples = torch.stack([head, torch.zeros_like(head), tail.to(head.dtype)], dim=1)
         low, high = torch.minimum(head, tail).long(), torch.maximum(head, tail).long()
         share = _mixed(_mixed(low + _mixed(torch.tensor(seed))) + high).double() / 2**63 / 2 + 0.5  # uniform in [0, 1)

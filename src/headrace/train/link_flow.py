@@ -185,7 +185,7 @@ class LinkFlow:
         assert batch.relation is not None and batch.place is not None
         decoder, relation, size = self.decoder, batch.relation, len(batch.relation)
         picked = F.embedding(batch.place, rows)  # its gradient sums in a fixed order on a GPU too
-        head, tail = picked[:size], picked[size : 2 * size]
+        head, tail, others = picked.split([size, size, len(picked) - 2 * size])
         chunks, dim = batch.chunks, rows.shape[1]
         shape = (chunks, size // chunks, dim)
         query = torch.cat(
@@ -196,9 +196,9 @@ class LinkFlow:
             loss = one_vs_all_loss(scores, torch.cat([batch.place[size:], batch.place[:size]]))
         else:
             positive = decoder.compare(query, torch.cat([tail.view(shape), head.view(shape)], dim=1))
-            negative = decoder.score(query, picked[2 * size :].view(chunks, -1, dim))
-            if batch.hidden is not None:
-                negative = negative.masked_fill(batch.hidden, LOW)
+            negative = decoder.score(query, others.view(chunks, -1, dim))
+            if batch.hidden is not None:  # where scores are that low no loss has a gradient, so none is kept for the fill
+                negative.detach().masked_fill_(batch.hidden, LOW)
             loss = self.loss(positive, negative)
         return loss if self.penalty is None else loss + self._penalty_of(head, relation, tail)
 
@@ -241,9 +241,12 @@ class LinkFlow:
 
     @contextmanager
     def _precision(self) -> Iterator[None]:
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = before or self.options.precision == "tf32"
+        if self.options.precision == "fp32" or self.device.type == "cpu":
+            yield
+            return
+        before = torch.backends.cuda.matmul.fp32_precision
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
         try:
             yield
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+            torch.backends.cuda.matmul.fp32_precision = before
