@@ -98,7 +98,7 @@ def test_rounding_is_right_on_average_and_reproducible() -> None:
     assert set(rounded.unique().tolist()) == {1.0, 1 + 1 / 128}
     assert abs(rounded.float().mean().item() - value) < 1e-4
     assert torch.equal(rounded, round_to_bfloat16(values, ids, seed=1, call=0))
-    for other in (dict(seed=2, call=0), dict(seed=1, call=1)):
+    for other in ({"seed": 2, "call": 0}, {"seed": 1, "call": 1}):
         assert not torch.equal(rounded, round_to_bfloat16(values, ids, **other))
     assert torch.equal(rounded.flip(0), round_to_bfloat16(values, ids.flip(0), seed=1, call=0))
     exact = torch.randn(20, 10).bfloat16()

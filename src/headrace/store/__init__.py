@@ -9,6 +9,8 @@ from headrace.store.hot import access_counts, access_probability, expected_hit_r
 from headrace.store.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
 from headrace.store.partition import HashPartition, Partition, TablePartition, hash_partition
 from headrace.store.partition_probability import probability_partition
+from headrace.store.partition_use import PartitionedUse
+from headrace.store.partitioned import Partitioned
 from headrace.store.placed import rows_for
 from headrace.store.placement import Placement, cliques, peer_access, place
 from headrace.store.pool import BufferPool, PoolUse
@@ -21,6 +23,7 @@ from headrace.store.tiered import Tiered
 from headrace.store.tiers import TieredUse, TierUse
 from headrace.store.trained import InMemory, TrainedRows
 from headrace.store.turns import Pending
+from headrace.store.walk import Hold, Step, Walk
 
 __all__ = [
     "ArrayStore",
@@ -31,8 +34,11 @@ __all__ = [
     "DeviceRowsHandle",
     "FileRows",
     "HashPartition",
+    "Hold",
     "InMemory",
     "Partition",
+    "Partitioned",
+    "PartitionedUse",
     "Pending",
     "Placement",
     "PoolUse",
@@ -40,12 +46,14 @@ __all__ = [
     "Remote",
     "RemoteUse",
     "SharedRows",
+    "Step",
     "Store",
     "TablePartition",
     "TierUse",
     "Tiered",
     "TieredUse",
     "TrainedRows",
+    "Walk",
     "access_counts",
     "access_probability",
     "cliques",

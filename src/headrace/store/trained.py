@@ -50,10 +50,8 @@ class InMemory:
     >>> from headrace.store import InMemory
     >>> rows = InMemory.create(4, 2, state=1, init=(0.0, 0))
     >>> rows.add_(torch.tensor([3]), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5]]))
-    >>> rows.gather(torch.tensor([3, 0]))
-    (tensor([[1., 2.],
-            [0., 0.]]), tensor([[0.5000],
-            [0.0000]]))
+    >>> rows.gather(torch.tensor([3]))
+    (tensor([[1., 2.]]), tensor([[0.5000]]))
     """
 
     def __init__(self, rows: Tensor, state: Tensor, *, seed: int = 0, threads: int | None = None) -> None:
