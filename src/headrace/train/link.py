@@ -40,7 +40,7 @@ class LinkResult:
     val_mrr: float | None
     seconds: float
     decoder: Decoder
-    rows: TrainedRows
+    rows: InMemory | None  # None where they are on disk, in the folder `rows` of the run
     bytes: int  # of rows and optimizer state
     run: Path | None = None
 
@@ -100,7 +100,8 @@ def link(
             trainer.restore()
         end = trainer.fit(run.header if run is not None else header)
     path = None if out is None else Path(out)
-    result = LinkResult(end["test"], end["val_mrr"], end["seconds"], decoder.eval(), rows, rows.nbytes, path)
+    kept = rows if isinstance(rows, InMemory) else None
+    result = LinkResult(end["test"], end["val_mrr"], end["seconds"], decoder.eval(), kept, rows.nbytes, path)
     if run is not None:
         run.save_result(result.summary())
     return result

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from headrace.pipeline import Pipeline, StageTimes, Trace
+from headrace.pipeline.orders import Order
 from headrace.sample import KnownEdges
-from headrace.store import Partitioned, kept_memory
+from headrace.store import Partitioned, Step, Walk, kept_memory
 from headrace.train.clock import process_memory
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.link_batches import EdgeBatches, EpochPlan
@@ -95,60 +95,38 @@ class LinkTrainer:
             self.watcher.note(f"the timeline could not be written: {error.strerror or error}")
 
     def _epoch(self, interrupt: Interrupt) -> None:
-        state, begin = self.state, perf_counter()
+        state, options, begin = self.state, self.options, perf_counter()
         if not state.sums:
             state.sums = {"loss": 0.0, "edges": 0.0, "bytes": 0.0, "seconds": 0.0}
         plan = self.deal.plan(state.epoch)
-        self._times = []
+        flight = _Flight(self, plan, interrupt)
+        # With one batch in flight there is nothing to overlap, so no threads either: the pipeline's own zero.
+        pipeline = Pipeline(
+            flight, self.flow.stages(), staleness=options.staleness if options.staleness > 1 else 0, trace=self.trace
+        )
+        self._times = pipeline.times
         while state.batch < plan.num_batches and not interrupt.asked:
-            due = self._saved_at + self.options.checkpoint_seconds if self.run is not None else math.inf
-            self._fly(plan, interrupt, due)
+            flight.due = self._saved_at + options.checkpoint_seconds if self.run is not None else math.inf
+            self._fly(pipeline, flight)
             state.sums["seconds"] += perf_counter() - begin
             state.seconds = self._before + perf_counter() - self._begin
-            if perf_counter() >= due and state.batch < plan.num_batches:
+            if perf_counter() >= flight.due and state.batch < plan.num_batches:
                 self.save()
             begin = perf_counter()
+        self.peak = max(self.peak, pipeline.peak, 1)
         if state.batch == plan.num_batches:
             self._end_epoch(plan, interrupt)
 
-    def _fly(self, plan: EpochPlan, interrupt: Interrupt, due: float) -> None:
+    def _fly(self, pipeline: Pipeline, flight: _Flight) -> None:
         """Batches from where the epoch stands, until it ends, somebody asks to stop, or a checkpoint is due; then all have landed."""
-        state, options, first = self.state, self.options, self.state.step
-        # With one batch in flight there is nothing to overlap, so no threads either: the pipeline's own zero.
-        ahead = options.staleness if options.staleness > 1 else 0
-        with ExitStack() as opened:
-            source = self._source(plan, interrupt, due, opened)
-            pipeline = Pipeline(source, self.flow.stages(), staleness=ahead, trace=self.trace)
-            self._times = pipeline.times
+        with ExitStack() as flight.opened:
             previous: LinkBatch | None = None
             for batch in pipeline:
-                if previous is not None:
+                if previous is not None:  # on a GPU, the next one is launched before this one's loss is waited for
                     self._count(previous)
                 previous = batch
             if previous is not None:
                 self._count(previous)
-            self.peak = max(self.peak, pipeline.peak, min(state.step - first, 1))
-
-    def _source(self, plan: EpochPlan, interrupt: Interrupt, due: float, opened: ExitStack) -> Iterator[LinkBatch]:
-        state, options, rows = self.state, self.options, self.flow.rows
-        epoch, step, batches = state.epoch, state.step, plan.num_batches
-        walk = opened.enter_context(rows.walk(cast(Any, plan.order))) if isinstance(rows, Partitioned) else None
-        steps = iter(walk) if walk is not None else None
-        at, current = -1, None
-        for edges in plan.batches(state.batch):
-            if interrupt.asked or perf_counter() >= due:
-                return
-            batch = LinkBatch(edges, epoch, learning_rate(options, step, batches))
-            if walk is not None and steps is not None:
-                while at < edges.step:
-                    current, at = next(steps), at + 1
-                assert current is not None
-                batch.hold = walk.hold(current.state)
-            step += 1
-            yield batch
-        if steps is not None:
-            for _ in steps:  # states at the end that have no edges are states that the next epoch starts from
-                pass
 
     def _count(self, batch: LinkBatch) -> None:
         assert batch.loss is not None and batch.relation is not None
@@ -275,3 +253,35 @@ class LinkTrainer:
         self.state, self.ended = LinkState(**found["state"]), found["end"]
         self.flow.relation_state.copy_(found["relation_state"])
         self.run.cut_log(found["log_position"])
+
+
+class _Flight:
+    """The batches of an epoch from where it stands: the source of a pipeline, which may be iterated once more after each pause."""
+
+    def __init__(self, trainer: LinkTrainer, plan: EpochPlan, interrupt: Interrupt) -> None:
+        self.trainer, self.plan, self.interrupt = trainer, plan, interrupt
+        self.due, self.opened = math.inf, ExitStack()
+
+    def __iter__(self) -> Iterator[LinkBatch]:
+        state, options, rows, order = self.trainer.state, self.trainer.options, self.trainer.flow.rows, self.plan.order
+        epoch, step, count = state.epoch, state.step, self.plan.num_batches
+        walk: Walk | None = None
+        steps: Iterator[Step] = iter(())
+        at, current = -1, ()
+        for edges in self.plan.batches(state.batch):
+            if step > state.step and (self.interrupt.asked or perf_counter() >= self.due):
+                return
+            batch = LinkBatch(edges, epoch, learning_rate(options, step, count))
+            if isinstance(rows, Partitioned):
+                assert order is not None
+                if walk is None:  # what is resident stays so from one flight to the next
+                    at, left = edges.step - 1, Order(order.partitions, order.states[edges.step :], order.buckets[edges.step :])
+                    walk = self.opened.enter_context(rows.walk(left))
+                    steps = iter(walk)
+                while at < edges.step:
+                    current, at = next(steps).state, at + 1
+                batch.hold = walk.hold(current)
+            step += 1
+            yield batch
+        for _ in steps:  # states without edges at the end bring in what the next epoch starts with
+            pass
