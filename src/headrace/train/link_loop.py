@@ -144,7 +144,7 @@ class LinkTrainer:
         if self.run is not None and state.step % self.options.log_every == 0:
             self.run.log("step", epoch=state.epoch, batch=state.batch, step=state.step, seconds=seconds, loss=loss, seeds=edges)
         nodes = 0 if batch.ids is None else len(batch.ids)
-        event = StepEvent(state.epoch, state.batch, state.step, seconds, loss, 0.0, edges, nodes, 0, batch.bytes)
+        event = StepEvent(state.epoch, state.batch, state.step, seconds, loss, None, edges, nodes, 0, batch.bytes)
         self.watcher.step(event, {})
         if perf_counter() - self._told >= _TELL_SECONDS:
             self._told = perf_counter()
