@@ -21,11 +21,15 @@ def train(*arguments):
 
 
 def test_json_is_one_object_that_names_its_measures(tmp_path):
-    result = train(DATASET, *QUICK, "--ranking", "both", "--candidates", "30", "--eval-every", "1", "--out", tmp_path / "run", "--json")
+    result = train(
+        DATASET, *QUICK, "--ranking", "both", "--candidates", "30", "--eval-every", "1", "--out", tmp_path / "run", "--json"
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["test"]["ranking"] == "full"
-    assert {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "full_filtered", "full_raw", "sampled_filtered"} <= set(found["test"])
+    assert {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "full_filtered", "full_raw", "sampled_filtered"} <= set(
+        found["test"]
+    )
     assert found["options"]["decoder"] == "dot"
     assert found["seconds"] > 0
     assert found["bytes"] == 120 * (8 + 1) * 4

@@ -12,7 +12,9 @@ def test_draws_depend_on_seed_epoch_and_batch_alone():
     sampler = SharedNegatives(1000, amount=7, chunks=3, degree_fraction=0.5, seed=5)
     first = sampler.sample([1, 2], [3, 4], epoch=1, batch=2)
     sampler.sample([9], [9], epoch=4, batch=0, ranges=[(5, 9)])
-    again = SharedNegatives(1000, amount=7, chunks=3, degree_fraction=0.5, seed=5, threads=1).sample([1, 2], [3, 4], epoch=1, batch=2)
+    again = SharedNegatives(1000, amount=7, chunks=3, degree_fraction=0.5, seed=5, threads=1).sample(
+        [1, 2], [3, 4], epoch=1, batch=2
+    )
     assert torch.equal(first, again)
     assert first.shape == (3, 7)
     for other in ({"epoch": 0, "batch": 2}, {"epoch": 1, "batch": 3}):
@@ -25,7 +27,8 @@ def test_share_of_the_batch_comes_first():
     own, others = drawn[:, :2], drawn[:, 2:]
     assert set(own.flatten().tolist()) == {10, 20, 30}
     assert (own == 30).float().mean() > 0.3  # twice as often, as it has two edges
-    assert bool((others > 100).all()) and int(others.max()) > 2**38
+    assert bool((others > 100).all())
+    assert int(others.max()) > 2**38
     in_batch = SharedNegatives(10**6, amount=4, degree_fraction=1.0).sample([1, 2], [3, 4])
     assert set(in_batch.flatten().tolist()) <= {1, 2, 3, 4}
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
 
 import headrace as hr
-from headrace.nn.link_losses import LOW, LOSSES, Penalty, loss_named
+from headrace.nn.link_losses import LOSSES, LOW, Penalty, loss_named
 from headrace.store import InMemory, Partitioned
 from headrace.train import LinkOptions, Run, Watcher, link
 from headrace.train.link import make_decoder
@@ -139,7 +139,11 @@ def test_shifts_are_learned(knowledge, decoder):
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_falls(knowledge, name):
     seen = Losses()
-    link(knowledge, small(decoder="complex", loss=name, epochs=6, margin=1.0 if "a" in name[1:] and name != "softmax" else None), watcher=seen)
+    link(
+        knowledge,
+        small(decoder="complex", loss=name, epochs=6, margin=1.0 if "a" in name[1:] and name != "softmax" else None),
+        watcher=seen,
+    )
     assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]
 
 
@@ -163,7 +167,9 @@ def test_graphs_without_relations_are_split_by_pairs():
     assert len(edges.train) + len(edges.valid) + len(edges.test) == data.num_edges
     assert abs(len(edges.valid) / data.num_edges - 0.1) < 0.03
     pairs = [{tuple(sorted(p)) for p in part[:, ::2].tolist()} for part in (edges.train, edges.valid, edges.test)]
-    assert not (pairs[0] & pairs[1] or pairs[0] & pairs[2] or pairs[1] & pairs[2])
+    assert not (pairs[0] & pairs[1])
+    assert not (pairs[0] & pairs[2])
+    assert not (pairs[1] & pairs[2])
     assert not torch.equal(edges.valid, LinkData.of(data, held_out=0.1, seed=4).valid)
     result = link(data, small(epochs=3, dim=16, ranking="both", candidates=50))
     assert result.decoder.name == "dot"
@@ -196,7 +202,9 @@ def test_disk_run_with_batches_in_flight(knowledge, tmp_path):
 
 def finished(place):
     run = Run(place)
-    return lasting([{k: v for k, v in line.items() if k not in ("eval_seconds", "disk")} for line in run.metrics()]), run.result()["test"]
+    return lasting([{k: v for k, v in line.items() if k not in ("eval_seconds", "disk")} for line in run.metrics()]), run.result()[
+        "test"
+    ]
 
 
 @pytest.mark.parametrize("changes", [{}, {"partitions": 4, "buffer": 2, "order": "beta", "storage": "disk"}])

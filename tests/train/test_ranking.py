@@ -25,9 +25,7 @@ def brute_ranks(decoder, table, triples, known):
             own = table[h if side == "tail" else t][None]
             query = decoder.query(own, relation, side=side)
             scores = [round(float(decoder.compare(query, row[None])), 4) for row in table]
-            others = [
-                n for n in range(len(table)) if n != target and ((h, r, n) if side == "tail" else (n, r, t)) not in true
-            ]
+            others = [n for n in range(len(table)) if n != target and ((h, r, n) if side == "tail" else (n, r, t)) not in true]
             above = sum(scores[n] > scores[target] for n in others)
             level = sum(scores[n] == scores[target] for n in others)
             ranks.append(1 + above + level / 2)

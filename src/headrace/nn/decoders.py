@@ -152,7 +152,7 @@ class RESCAL(Decoder):
     def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
         matrix = relation.unflatten(-1, (self.dim, self.dim))
         matrix = matrix.transpose(-1, -2) if inverse else matrix
-        return (rows.unsqueeze(-2) @ matrix).squeeze(-2)
+        return torch.matmul(rows.unsqueeze(-2), matrix).squeeze(-2)
 
 
 def rotated(rows: Tensor, by: Tensor, inverse: bool = False) -> Tensor:  # [..., d], [..., d] -> [..., d]

@@ -1,7 +1,7 @@
 """Losses of scored edges against their negatives, and penalties on rows.
 
-Every loss takes the scores of positives and of each one's negatives, and is a mean over positives. `masked` are negatives that do not
-count, known edges above all: their scores become so low that no loss sees them.
+Every loss takes the scores of positives and of each one's negatives, and is a mean over positives. `masked` are negatives that
+do not count, known edges above all: their scores become so low that no loss sees them.
 """
 
 from __future__ import annotations
@@ -86,11 +86,10 @@ def loss_named(name: str, *, margin: float | None = None, temperature: float = 1
     """The loss called `name`; `margin` and `temperature` are for those that have them."""
     if name not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, not {name!r}")
-    given = {} if margin is None else {"margin": margin}
     if name == "margin":
-        return partial(margin_loss, **given)
+        return partial(margin_loss, margin=1.0 if margin is None else margin)
     if name == "self_adversarial":
-        return partial(self_adversarial_loss, temperature=temperature, **given)
+        return partial(self_adversarial_loss, margin=9.0 if margin is None else margin, temperature=temperature)
     return LOSSES[name]
 
 

@@ -13,8 +13,8 @@ Side = Literal["tail", "head"]
 class KnownEdges:
     """Edges sorted by question, once for each side.
 
-    Used to leave true edges out of rankings ("filtered", Bordes et al., NeurIPS 2013) and out of negatives. Takes 16 bytes an edge and
-    side.
+    Used to leave true edges out of rankings ("filtered", Bordes et al., NeurIPS 2013) and out of negatives. Takes 16 bytes an
+    edge and side.
 
     >>> import torch
     >>> from headrace.sample import KnownEdges

@@ -17,11 +17,11 @@ Ranges = Sequence[tuple[int, int]]
 class SharedNegatives:
     """Draws `amount` nodes for each of `chunks` parts of a batch (Lerer et al., "PyTorch-BigGraph", MLSys 2019).
 
-    degree_fraction: this share of them are ends of the batch's own edges, so nodes come up as often as they have edges; 1 is in-batch
-        sampling. The rest are drawn from all nodes: uniformly, or by `weight`, one number per node.
+    degree_fraction: this share of them are ends of the batch's own edges, so nodes come up as often as they have edges; 1 is
+        in-batch sampling. The rest are drawn from all nodes: uniformly, or by `weight`, one number per node.
 
-    A draw is Philox of (seed, epoch, batch, slot). Where only some nodes are at hand, the buffer of a table on disk, `ranges` of ids
-    restrict it to those: negatives then come from the partitions that are resident, not from all nodes.
+    A draw is Philox of (seed, epoch, batch, slot). Where only some nodes are at hand, the buffer of a table on disk, `ranges` of
+    ids restrict it to those: negatives then come from the partitions that are resident, not from all nodes.
 
     >>> import headrace as hr
     >>> sampler = hr.sample.SharedNegatives(100, amount=5, chunks=2, seed=1)
@@ -58,7 +58,7 @@ class SharedNegatives:
     def sample(
         self, head: Any, tail: Any, *, epoch: int = 0, batch: int = 0, ranges: Ranges | None = None, chunks: int | None = None
     ) -> Tensor:  # [b], [b] -> [chunks, amount]
-        """Negatives of a batch whose edges have these ends, the batch's own first in each chunk; `chunks` for a batch with fewer."""
+        """Negatives of a batch whose edges have these ends, the batch's own first in each chunk; `chunks` where it has fewer."""
         chunks = self.chunks if chunks is None else chunks
         ends = torch.cat([as_ids(head, "head", dtype=torch.int64), as_ids(tail, "tail", dtype=torch.int64)])
         if self.from_batch and not len(ends):

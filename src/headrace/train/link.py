@@ -62,8 +62,8 @@ def link(
     """Train embeddings of the nodes of `data`, a knowledge graph or any graph, to predict its edges.
 
     out: the run's directory: options, metrics, a timeline, checkpoints, and the rows where they live on disk.
-    resume: go on with the run at `out` from its last checkpoint. With staleness 1 the end is the same, bit by bit, as if it had never
-        stopped.
+    resume: go on with the run at `out` from its last checkpoint. With staleness 1 the end is the same, bit by bit, as if it had
+        never stopped.
 
     Ctrl-C lets the batches in flight land, writes a checkpoint and raises KeyboardInterrupt.
 

@@ -24,16 +24,16 @@ class LinkData:
 
     @classmethod
     def of(cls, data: Dataset, *, held_out: float = 0.05, seed: int = 0) -> LinkData:
-        """The official splits of a knowledge graph (`train`, `valid` and `test` among the dataset's `extra`), or a graph's own edges.
+        """The splits of a knowledge graph (`train`, `valid` and `test` among the dataset's `extra`), or a graph's own edges.
 
         Of a graph, `held_out` of the edges are for validation and as many for testing. An edge and its reverse are in the same
         split, or half of the answers would be in the training set. The split depends on the two nodes and the seed alone.
         """
         if "train" in data.extra and data.extra["train"].dim() == 2 and data.extra["train"].shape[1] >= 3:
             none = data.extra["train"][:0]
-            parts = [data.extra.get(name, none)[:, :3].contiguous() for name in ("train", "valid", "test")]
+            train, valid, test = parts = [data.extra.get(name, none)[:, :3].contiguous() for name in ("train", "valid", "test")]
             relations = int(data.info.get("num_relations", 0)) or 1 + max(int(p[:, 1].max()) for p in parts if len(p))  # type: ignore[call-overload]
-            made = cls(*parts, num_nodes=data.num_nodes, num_relations=relations, labelled=True)
+            made = cls(train, valid, test, data.num_nodes, relations, labelled=True)
         else:
             made = cls._of_graph(data, held_out, seed)
         made._check()
@@ -57,7 +57,11 @@ class LinkData:
             part: Tensor = getattr(self, name)
             if not len(part):
                 continue
-            for column, count, what in ((0, self.num_nodes, "heads"), (1, self.num_relations, "relations"), (2, self.num_nodes, "tails")):
+            for column, count, what in (
+                (0, self.num_nodes, "heads"),
+                (1, self.num_relations, "relations"),
+                (2, self.num_nodes, "tails"),
+            ):
                 low, high = int(part[:, column].min()), int(part[:, column].max())
                 if low < 0 or high >= count:
                     raise ValueError(f"the {what} of split {name!r} are from {low} to {high}, but must be from 0 to {count - 1}")

@@ -139,7 +139,8 @@ class LinkFlow:
             assert isinstance(self.rows, InMemory)
             rows, state = self.rows.rows.detach().requires_grad_(), self.rows.state
         else:
-            assert batch.rows is not None and batch.state is not None
+            assert batch.rows is not None
+            assert batch.state is not None
             rows, state = batch.rows.requires_grad_(), batch.state
         relations = [self.decoder.relation] if self.decoder.relation_width else []
         with self._precision():
@@ -157,14 +158,16 @@ class LinkFlow:
     def from_device(self, batch: LinkBatch) -> LinkBatch:
         """Copy deltas to where the rows are."""
         if self.device.type == "cuda" and not self.there and batch.ids is not None:
-            assert batch.rows is not None and batch.state is not None
+            assert batch.rows is not None
+            assert batch.state is not None
             batch.rows, batch.state, batch.ids = batch.rows.cpu(), batch.state.cpu(), batch.ids.cpu()
         return batch
 
     def update(self, batch: LinkBatch) -> LinkBatch:
         """Add deltas to rows and state; let go of the partitions."""
         try:
-            assert batch.rows is not None and batch.state is not None
+            assert batch.rows is not None
+            assert batch.state is not None
             if batch.ids is None or self.there:
                 assert isinstance(self.rows, InMemory)
                 for table, delta in ((self.rows.rows, batch.rows), (self.rows.state, batch.state)):
@@ -182,7 +185,8 @@ class LinkFlow:
 
     def loss_of(self, rows: Tensor, batch: LinkBatch) -> Tensor:  # [u, d] -> []
         """The mean loss of a batch's questions, two an edge, and the penalty."""
-        assert batch.relation is not None and batch.place is not None
+        assert batch.relation is not None
+        assert batch.place is not None
         decoder, relation, size = self.decoder, batch.relation, len(batch.relation)
         picked = F.embedding(batch.place, rows)  # its gradient sums in a fixed order on a GPU too
         head, tail, others = picked.split([size, size, len(picked) - 2 * size])
@@ -232,7 +236,8 @@ class LinkFlow:
     def _numbered(self, ids: Tensor) -> tuple[Tensor, Tensor]:  # [m] -> [u] ascending, [m]
         """Unique ids, and where each of `ids` is among them."""
         if self.rows.num_rows > _MARKED:
-            return torch.unique(ids, return_inverse=True)
+            unique, place = torch.unique(ids, return_inverse=True)
+            return unique, place
         marks = torch.zeros(self.rows.num_rows, dtype=torch.bool)
         marks[ids] = True
         unique = marks.nonzero().flatten()

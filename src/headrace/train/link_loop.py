@@ -118,7 +118,7 @@ class LinkTrainer:
             self._end_epoch(plan, interrupt)
 
     def _fly(self, pipeline: Pipeline, flight: _Flight) -> None:
-        """Batches from where the epoch stands, until it ends, somebody asks to stop, or a checkpoint is due; then all have landed."""
+        """Batches from where the epoch stands to its end, a wish to stop or the next checkpoint; then none is in flight."""
         with ExitStack() as flight.opened:
             previous: LinkBatch | None = None
             for batch in pipeline:
@@ -129,11 +129,13 @@ class LinkTrainer:
                 self._count(previous)
 
     def _count(self, batch: LinkBatch) -> None:
-        assert batch.loss is not None and batch.relation is not None
+        assert batch.loss is not None
+        assert batch.relation is not None
         state, loss, edges = self.state, float(batch.loss), len(batch.relation)
         if not math.isfinite(loss):
             raise FloatingPointError(
-                f"the loss is {loss} at epoch {state.epoch}, batch {state.batch}: lower lr ({batch.lr:g}) or init ({self.options.init:g})"
+                f"the loss is {loss} at epoch {state.epoch}, batch {state.batch}: "
+                f"lower lr ({batch.lr:g}) or init ({self.options.init:g})"
             )
         state.batch, state.step = state.batch + 1, state.step + 1
         sums = state.sums
@@ -199,7 +201,8 @@ class LinkTrainer:
                 self._stop()
             self.watcher.validating(done, total)
 
-        wanted: list[int | None] = {"full": [None], "sampled": [options.candidates], "both": [None, options.candidates]}[options.ranking]
+        ways: dict[str, list[int | None]] = {"full": [None], "sampled": [options.candidates], "both": [None, options.candidates]}
+        wanted = ways[options.ranking]
         return [
             rank(
                 self.flow.decoder,
@@ -267,7 +270,8 @@ class _Flight:
         epoch, step, count = state.epoch, state.step, self.plan.num_batches
         walk: Walk | None = None
         steps: Iterator[Step] = iter(())
-        at, current = -1, ()
+        at = -1
+        current: tuple[int, ...] = ()
         for edges in self.plan.batches(state.batch):
             if step > state.step and (self.interrupt.asked or perf_counter() >= self.due):
                 return

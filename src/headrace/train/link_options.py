@@ -18,7 +18,9 @@ class LinkOptions(LoopOptions):
 
     epochs: int = option(10, "passes over the training edges")
     lr: float = option(0.1, "learning rate of rows and relations")
-    staleness: int = option(1, "batches in flight, at the most; 1 is exact, with more a row may miss the updates of so many batches")
+    staleness: int = option(
+        1, "batches in flight, at the most; 1 is exact, with more a row may miss the updates of so many batches"
+    )
     decoder: Literal["auto", "dot", "distmult", "complex", "rescal", "transe", "rotate"] = option(
         "auto", "how an edge is scored (auto: complex where edges have relations, else dot)"
     )
@@ -34,12 +36,18 @@ class LinkOptions(LoopOptions):
     loss: Literal["softmax", "logistic", "margin", "self_adversarial"] = option("softmax", "what is minimised")
     margin: float | None = option(None, "margin of the losses margin (default: 1) and self_adversarial (default: 9)")
     temperature: float = option(1.0, "how much self_adversarial prefers likely negatives")
-    regularizer: Literal["none", "n3", "l1", "l2", "l3"] = option("none", "penalty on an edge's rows: n3 of moduli, or lp of numbers")
+    regularizer: Literal["none", "n3", "l1", "l2", "l3"] = option(
+        "none", "penalty on an edge's rows: n3 of moduli, or lp of numbers"
+    )
     regularization: float = option(0.0, "weight of the penalty")
-    optimizer: Literal["row_adagrad", "adagrad", "sgd"] = option("row_adagrad", "how rows are updated, by one or dim floats of state")
+    optimizer: Literal["row_adagrad", "adagrad", "sgd"] = option(
+        "row_adagrad", "how rows are updated, by one or dim floats of state"
+    )
     init: float = option(1e-3, "standard deviation that rows and relations begin with")
     precision: Literal["fp32", "tf32"] = option("fp32", "with a GPU, type that products of training are computed in")
-    storage: Literal["device", "host", "disk"] = option("device", "where rows live: with the computation, in main memory, or on disk")
+    storage: Literal["device", "host", "disk"] = option(
+        "device", "where rows live: with the computation, in main memory, or on disk"
+    )
     partitions: int = option(0, "parts that nodes are cut into; a batch has edges and negatives of resident ones (0: no parts)")
     buffer: int = option(0, "partitions that are resident at a time")
     order: Literal["beta", "comet", "hilbert", "hilbert_symmetric", "row_major", "best"] = option(

@@ -17,8 +17,8 @@ from headrace.train.run import Run
 class SavedRows:
     """What a checkpoint says of rows and relations.
 
-    Rows in memory are part of the checkpoint's file, and the best so far are kept beside them. Rows on disk are a store of their own
-    with its own checkpoints: all else is saved with those, in one commit, and a run ends with its last rows.
+    Rows in memory are part of the checkpoint's file, and the best so far are kept beside them. Rows on disk are a store of their
+    own with its own checkpoints: all else is saved with those, in one commit, and a run ends with its last rows.
     """
 
     def __init__(self, rows: TrainedRows, decoder: Decoder) -> None:
