@@ -15,7 +15,7 @@ The last two are in `headrace.nn.distance_decoders`. Rows of complex numbers hol
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -70,9 +70,19 @@ class Decoder(nn.Module):
             return self._ask(rows, self.parameters_of(relation, side=side), False)
         return self._ask(rows, self.parameters_of(relation), side == "head")
 
+    def queries(self, head: Tensor, relation: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:  # [b, d], [b], [b, d] -> 2 x [b, d]
+        """Both questions of each edge, for its tail and for its head; the relations' parameters are looked up once."""
+        if not self.reciprocal:
+            parameters = self.parameters_of(relation)
+            return self._ask(head, parameters, False), self._ask(tail, parameters, True)
+        both = torch.cat([relation, relation + self.relations])
+        to_tail, to_head = self.parameters_of(both).chunk(2)
+        return self._ask(head, to_tail, False), self._ask(tail, to_head, False)
+
     def score(self, query: Tensor, candidates: Tensor) -> Tensor:  # [k, b, d], [k, n, d] -> [k, b, n]
         """Every query of a chunk against every candidate of the chunk."""
-        return torch.bmm(query, candidates.transpose(1, 2))
+        scores: Tensor = _Products.apply(query, candidates)  # type: ignore[no-untyped-call]
+        return scores
 
     def compare(self, query: Tensor, other: Tensor) -> Tensor:  # [..., d], [..., d] -> [...]
         """Each query against its own candidate."""
@@ -153,6 +163,22 @@ class RESCAL(Decoder):
         matrix = relation.unflatten(-1, (self.dim, self.dim))
         matrix = matrix.transpose(-1, -2) if inverse else matrix
         return torch.matmul(rows.unsqueeze(-2), matrix).squeeze(-2)
+
+
+class _Products(torch.autograd.Function):
+    """query @ candidates^T, with both gradients in the layout of what they are added to: no copies to turn them."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, candidates: Tensor) -> Tensor:  # [k, b, d], [k, n, d] -> [k, b, n]
+        ctx.save_for_backward(query, candidates)
+        return torch.bmm(query, candidates.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        query, candidates = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        to_query = torch.bmm(grad, candidates) if wanted[0] else None
+        return to_query, torch.bmm(grad.transpose(1, 2), query) if wanted[1] else None
 
 
 def rotated(rows: Tensor, by: Tensor, inverse: bool = False) -> Tensor:  # [..., d], [..., d] -> [..., d]

@@ -1,9 +1,9 @@
 """How good rows and a decoder are: the rank of true ends among candidates, for heads and tails alike.
 
 Every edge asks two questions, (head, relation, ?) and (?, relation, tail). The rank of the true answer is one more than the
-candidates that score higher, plus half of those that score the same: the mean over all orders of equals, so that a model
-that scores everything alike gains nothing. Filtered ranks leave out other known answers. A ranking among sampled candidates is another, easier
-measure than one among all of them: results say which they are.
+candidates that score higher, plus half of those that score the same: the mean over all orders of equals, so that a model that
+scores everything alike gains nothing. Filtered ranks leave out other known answers. A ranking among sampled candidates is another,
+easier measure than one among all of them: results say which they are.
 """
 
 from __future__ import annotations
