@@ -112,6 +112,17 @@ def test_reciprocal_relations_have_parameters_of_their_own(name):
     torch.testing.assert_close(decoder.query(rows, relation, side="tail"), single.query(rows, relation, side="tail"))
 
 
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_both_questions_at_once_are_those_of_each_side(name, reciprocal):
+    decoder = made(name, reciprocal=reciprocal)
+    head, tail = (torch.randn(4, 6, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    relation = torch.tensor([0, 1, 2, 0])
+    to_tail, to_head = decoder.queries(head, relation, tail)
+    assert torch.equal(to_tail, decoder.query(head, relation))
+    assert torch.equal(to_head, decoder.query(tail, relation, side="head"))
+
+
 @pytest.mark.parametrize("name", ["rotate_l1", "rotate_l2", "transe_l2", "transe_l1", "complex"])
 def test_gradients_are_finite_where_rows_coincide(name):
     decoder = made(name)

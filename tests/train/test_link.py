@@ -53,9 +53,7 @@ def plain_loop(data, options):
             table.requires_grad_()
             h, t, n = F.embedding(torch.cat([head, tail, drawn.flatten()]), table).split([len(head), len(tail), drawn.numel()])
             shape = (chunks, len(head) // chunks)
-            query = torch.cat(
-                [decoder.query(h, relation).view(*shape, -1), decoder.query(t, relation, side="head").view(*shape, -1)], 1
-            )
+            query = torch.cat([question.view(*shape, -1) for question in decoder.queries(h, relation, t)], 1)
             positive = decoder.compare(query, torch.cat([t.view(*shape, -1), h.view(*shape, -1)], 1))
             answer = torch.cat([tail.view(shape), head.view(shape)], 1)
             negative = decoder.score(query, n.view(chunks, -1, options.dim))
