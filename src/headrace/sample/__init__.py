@@ -1,7 +1,7 @@
 """Samplers, and what they return."""
 
 from headrace.sample.hetero import HeteroSample, HeteroSampler
-from headrace.sample.known import KnownEdges, known_among
+from headrace.sample.known import KnownEdges, drawn_as, known_among
 from headrace.sample.mixed import MixedSampler
 from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.neighbor import NeighborSampler
@@ -24,5 +24,6 @@ __all__ = [
     "Place",
     "Sample",
     "SharedNegatives",
+    "drawn_as",
     "known_among",
 ]

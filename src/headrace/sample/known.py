@@ -60,20 +60,27 @@ class KnownEdges:
         return position, others[index]
 
 
+def drawn_as(
+    candidates: Tensor, chunk: Tensor, node: Tensor, *, num_nodes: int
+) -> tuple[Tensor, Tensor]:  # [k, n], [m], [m] -> [h], [h]
+    """Where `node[i]` is among the candidates of chunk `chunk[i]`: i and the column, for every time that it was drawn."""
+    ordered, order = candidates.long().sort(dim=1)
+    keys = (ordered + torch.arange(len(candidates), device=candidates.device)[:, None] * num_nodes).flatten()
+    wanted = node + chunk * num_nodes
+    first = torch.searchsorted(keys, wanted)
+    count = torch.searchsorted(keys, wanted, right=True) - first
+    which = torch.repeat_interleave(torch.arange(len(wanted), device=wanted.device), count)
+    at = torch.arange(len(which), device=wanted.device) - (count.cumsum(0) - count)[which] + first[which]
+    return which, order.flatten()[at]
+
+
 def known_among(
     known: KnownEdges, end: Tensor, relation: Tensor, candidates: Tensor, *, side: Side
 ) -> Tensor:  # [k, b], [k, b], [k, n] -> [k, b, n] bool
     """Which candidates of a chunk, shared by its questions, are known answers."""
     chunks, edges = end.shape
     position, answer = known.answers(end.flatten(), relation.flatten(), side=side)
-    chunk = position // max(edges, 1)
-    ordered, order = candidates.long().sort(dim=1)
-    keys = (ordered + torch.arange(chunks, device=end.device)[:, None] * known.num_nodes).flatten()
-    wanted = answer + chunk * known.num_nodes
-    first = torch.searchsorted(keys, wanted)
-    count = torch.searchsorted(keys, wanted, right=True) - first  # a node may have been drawn several times
-    hit = torch.repeat_interleave(torch.arange(len(wanted), device=end.device), count)
-    index = torch.arange(len(hit), device=end.device) - (count.cumsum(0) - count)[hit] + first[hit]
+    which, column = drawn_as(candidates, position // max(edges, 1), answer, num_nodes=known.num_nodes)
     mask = torch.zeros(chunks * edges, candidates.shape[1], dtype=torch.bool, device=end.device)
-    mask[position[hit], order.flatten()[index]] = True
+    mask[position[which], column] = True
     return mask.view(chunks, edges, -1)

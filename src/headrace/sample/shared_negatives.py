@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, as_tensor, thread_count
+from headrace._arrays import as_ids_near, as_tensor, thread_count
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -20,8 +20,9 @@ class SharedNegatives:
     degree_fraction: this share of them are ends of the batch's own edges, so nodes come up as often as they have edges; 1 is
         in-batch sampling. The rest are drawn from all nodes: uniformly, or by `weight`, one number per node.
 
-    A draw is Philox of (seed, epoch, batch, slot). Where only some nodes are at hand, the buffer of a table on disk, `ranges` of
-    ids restrict it to those: negatives then come from the partitions that are resident, not from all nodes.
+    Negatives are where the ends are, on the CPU or on a GPU. A draw is Philox of (seed, epoch, batch, slot). Where only some nodes
+    are at hand, the buffer of a table on disk, `ranges` of ids restrict it to those: negatives then come from the partitions that
+    are resident, not from all nodes.
 
     >>> import headrace as hr
     >>> sampler = hr.sample.SharedNegatives(100, amount=5, chunks=2, seed=1)
@@ -60,7 +61,8 @@ class SharedNegatives:
     ) -> Tensor:  # [b], [b] -> [chunks, amount]
         """Negatives of a batch whose edges have these ends, the batch's own first in each chunk; `chunks` where it has fewer."""
         chunks = self.chunks if chunks is None else chunks
-        ends = torch.cat([as_ids(head, "head", dtype=torch.int64), as_ids(tail, "tail", dtype=torch.int64)])
+        where = head.device if isinstance(head, Tensor) else torch.device("cpu")
+        ends = torch.cat([as_ids_near(head, "head", where).long(), as_ids_near(tail, "tail", where).long()])
         if self.from_batch and not len(ends):
             raise ValueError("a batch without edges has no ends to draw from: use degree_fraction 0")
         starts, before, cumulative = self._domain(ranges)
@@ -86,9 +88,10 @@ class SharedNegatives:
             ids = ids - before[part] + starts[part]
         elif starts[0]:
             ids = ids + starts[0]
+        ids = _moved(ids, where)
         if self.from_batch:
-            chosen = torch.from_numpy(from_ends).view(chunks, self.amount)[:, : self.from_batch]
-            ids[:, : self.from_batch] = ends[chosen]
+            chosen = torch.from_numpy(from_ends).view(chunks, self.amount)[:, : self.from_batch].contiguous()
+            ids[:, : self.from_batch] = ends[_moved(chosen, where)]
         return ids
 
     def _domain(self, ranges: Ranges | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -106,6 +109,10 @@ class SharedNegatives:
                     raise ValueError(f"all nodes of the ranges {list(given)} have weight 0: there is nothing to draw")
             kept = self._of_ranges = (given, starts, before, cumulative)
         return kept[1:]
+
+
+def _moved(ids: Tensor, device: torch.device) -> Tensor:
+    return ids if device.type == "cpu" else ids.pin_memory().to(device, non_blocking=True)
 
 
 def _checked_ranges(ranges: tuple[tuple[int, int], ...], num_nodes: int) -> tuple[tuple[int, int], ...]:

@@ -125,7 +125,7 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             edges.num_nodes, options.dim, state=state, init=init, device=place, seed=options.seed, threads=options.threads
         )
     assert run is not None
-    path = run.path / "rows"
+    path, where = run.path / "rows", options.device if options.buffer_on == "device" else "cpu"
     if not path.exists():
         Partitioned.create(
             path,
@@ -137,7 +137,7 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             seed=options.seed,
             threads=options.threads,
         )
-    return opened.enter_context(Partitioned.open(path, capacity=options.buffer, threads=options.threads))
+    return opened.enter_context(Partitioned.open(path, capacity=options.buffer, device=where, threads=options.threads))
 
 
 def _open_run(out: str | Path, header: dict[str, Any], resume: bool) -> Run:

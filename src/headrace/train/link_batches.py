@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace import _native
+from headrace._arrays import thread_count
 from headrace.pipeline.orders import Order
 from headrace.train.link_options import LinkOptions
 
@@ -57,7 +58,8 @@ class EdgeBatches:
     """
 
     def __init__(self, edges: Tensor, num_nodes: int, options: LinkOptions) -> None:
-        self.count, self.num_nodes, self.options = len(edges), num_nodes, options
+        """`edges` on a GPU are shuffled there, into the same order."""
+        self.count, self.num_nodes, self.options, self.device = len(edges), num_nodes, options, edges.device
         self._last: tuple[int, Order] | None = None
         if options.partitions:
             self.rows_per_partition = max(-(-num_nodes // options.partitions), 1)
@@ -69,7 +71,9 @@ class EdgeBatches:
 
     def plan(self, epoch: int) -> EpochPlan:
         """What epoch `epoch` does."""
-        words = torch.from_numpy(_native.random_words(self.options.seed, epoch, _SHUFFLE, self.count, 1).view("int64"))
+        threads = thread_count(self.options.threads)
+        drawn = _native.random_words(self.options.seed, epoch, _SHUFFLE, self.count, threads)
+        words = torch.from_numpy(drawn.view("int64")).to(self.device)
         if not self.options.partitions:
             return EpochPlan(self.options.batch_size, None, (words.argsort(stable=True),), (None,))
         order = self._order(epoch)

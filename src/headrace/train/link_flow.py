@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,11 +24,13 @@ from torch import Tensor
 from headrace.nn import Decoder
 from headrace.nn.link_losses import LOW, Penalty, loss_named, one_vs_all_loss
 from headrace.pipeline import Stage
-from headrace.sample import KnownEdges, SharedNegatives, known_among
+from headrace.sample import KnownEdges, SharedNegatives, drawn_as
 from headrace.store import InMemory, TrainedRows
+from headrace.train.copies import Copies
 from headrace.train.link_batches import EdgeBatch
 from headrace.train.link_options import LinkOptions
 from headrace.train.row_optimizer import RowOptimizer
+
 
 @dataclass
 class LinkBatch:
@@ -47,7 +48,12 @@ class LinkBatch:
     rows: Tensor | None = None  # [u, d], and then what is added to them
     state: Tensor | None = None  # [u, s], and then what is added to it
     loss: Tensor | None = None
-    bytes: int = 0
+    bytes: int = 0  # of rows and state that were read
+    host_ids: Tensor | None = None
+    ready: Any = None  # when what was launched for this batch has ended
+
+
+_MOVED = ("relation", "place", "hidden", "ids", "rows", "state")
 
 
 class LinkFlow:
@@ -63,11 +69,13 @@ class LinkFlow:
         weight: Tensor | None = None,
         known: KnownEdges | None = None,
     ) -> None:
-        self.triples, self.rows, self.decoder, self.options = triples, rows, decoder, options
+        self.rows, self.decoder, self.options = rows, decoder, options
         self.device = torch.device(options.device)
-        self.known = known
+        where = getattr(rows, "device", torch.device("cpu"))
+        self.there = where.type == "cuda"  # rows are on the GPU: all that leads to them is, too
+        self.copies = Copies(self.device) if self.device.type == "cuda" and not self.there else None
+        self.triples, self.known = triples.to(where), None if known is None else known.to(where)
         self.one_vs_all = options.negatives == 0
-        self.there = isinstance(rows, InMemory) and rows.device.type == "cuda"  # rows on the GPU: nothing waits for its ids
         self.optimizer = RowOptimizer(options.optimizer)
         # Relations are few: each of their floats has a state of its own.
         self.relation_optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
@@ -110,27 +118,27 @@ class LinkFlow:
             head, tail, epoch=batch.epoch, batch=batch.edges.index, ranges=batch.edges.ranges, chunks=batch.chunks
         )
         batch.ids, batch.place = torch.unique(torch.cat([head, tail, drawn.flatten()]), return_inverse=True)
-        batch.hidden = self._hidden(batch, head, tail, drawn)
-        if not self.there:
+        batch.hidden = self._hidden(head, relation, tail, drawn)
+        if isinstance(self.rows, InMemory) and self.there:  # `gather` looks at ids, for which the host would wait
+            batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
+        else:
             batch.rows, batch.state = self.rows.gather(batch.ids)
-            batch.bytes = batch.rows.nbytes + batch.state.nbytes
+        batch.bytes = batch.rows.nbytes + batch.state.nbytes
         return batch
 
     def to_device(self, batch: LinkBatch) -> LinkBatch:
-        """Copy; gather there what lives there."""
-        if self.device.type == "cpu":
-            return batch
-        for name in ("relation", "place", "hidden", "ids", "rows", "state"):
-            tensor = getattr(batch, name)
-            if tensor is not None:
-                setattr(batch, name, tensor.pin_memory().to(self.device, non_blocking=True))
-        if self.there and batch.ids is not None:
-            assert isinstance(self.rows, InMemory)
-            batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
+        """Copy what is not there."""
+        if self.copies is not None:
+            batch.host_ids, names = batch.ids, [name for name in _MOVED if getattr(batch, name) is not None]
+            moved, batch.ready = self.copies.put([getattr(batch, name) for name in names])
+            for name, tensor in zip(names, moved, strict=True):
+                setattr(batch, name, tensor)
         return batch
 
     def compute(self, batch: LinkBatch) -> LinkBatch:
         """The loss, the relations' update, and what is to be added to rows and state."""
+        if batch.ready is not None:
+            Copies.receive([getattr(batch, name) for name in _MOVED], batch.ready)
         if batch.ids is None:
             assert isinstance(self.rows, InMemory)
             rows, state = self.rows.rows.detach().requires_grad_(), self.rows.state
@@ -149,14 +157,17 @@ class LinkFlow:
                 self.relation_state.add_(squares)
             batch.rows, batch.state = self.optimizer.deltas(grad, state, lr=batch.lr)
         batch.loss = loss.detach()
+        if self.copies is not None:
+            batch.ready = self.copies.mark()
         return batch
 
     def from_device(self, batch: LinkBatch) -> LinkBatch:
         """Copy deltas to where the rows are."""
-        if self.device.type == "cuda" and not self.there and batch.ids is not None:
+        if self.copies is not None and batch.ready is not None:
             assert batch.rows is not None
             assert batch.state is not None
-            batch.rows, batch.state, batch.ids = batch.rows.cpu(), batch.state.cpu(), batch.ids.cpu()
+            batch.rows, batch.state = self.copies.take([batch.rows, batch.state], batch.ready)
+            batch.ids = batch.host_ids
         return batch
 
     def update(self, batch: LinkBatch) -> LinkBatch:
@@ -164,14 +175,14 @@ class LinkFlow:
         try:
             assert batch.rows is not None
             assert batch.state is not None
-            if batch.ids is None or self.there:
-                assert isinstance(self.rows, InMemory)
+            if isinstance(self.rows, InMemory) and (batch.ids is None or self.there):
                 for table, delta in ((self.rows.rows, batch.rows), (self.rows.state, batch.state)):
                     if batch.ids is None:
                         table.add_(delta)
                     else:
                         table.index_add_(0, batch.ids, delta)  # ids are unique: no two threads of the GPU add to one row
             else:
+                assert batch.ids is not None
                 self.rows.add_(batch.ids, batch.rows, batch.state)
         finally:
             if batch.hold is not None:
@@ -209,27 +220,23 @@ class LinkFlow:
         parameters = torch.cat(sides)
         if self.options.regularizer == "n3":
             return self.penalty([decoder.moduli(head), decoder.moduli(tail), decoder.relation_moduli(parameters)])
-        return self.penalty([head.abs(), tail.abs(), parameters.abs()])
+        sized = parameters if decoder.relation_moduli(parameters).shape[-1] else parameters[..., :0]
+        return self.penalty([head.abs(), tail.abs(), sized.abs()])
 
-    def _hidden(self, batch: LinkBatch, head: Tensor, tail: Tensor, drawn: Tensor) -> Tensor:
-        """Negatives that are the answer itself, or known to be one.  # [b], [b], [k, n] -> [m] of k * (2 b / k) * n"""
-        assert batch.place is not None
-        assert batch.relation is not None
-        assert batch.ids is not None
-        shape = (len(drawn), -1)
-        # A batch has few nodes, so their numbers are compared in as few bytes as they fit; numpy does it three times as fast as torch.
-        small = batch.place.numpy().astype(np.int16 if len(batch.ids) < 2**15 else np.int32)
-        heads, tails, others = np.split(small, [len(head), 2 * len(head)])
-        answers = np.concatenate([tails.reshape(shape), heads.reshape(shape)], axis=1)
-        hidden = answers[:, :, None] == others.reshape(shape)[:, None]
+    def _hidden(self, head: Tensor, relation: Tensor, tail: Tensor, drawn: Tensor) -> Tensor:
+        """Negatives that are the answer itself, or known to be one.  # [b], [b], [b], [k, n] -> [m], of k * (2 b / k) * n"""
+        chunks, each = len(drawn), len(head) // len(drawn)
+        question = torch.arange(2 * len(head), device=head.device)
+        answer = torch.cat([tail.view(chunks, -1), head.view(chunks, -1)], dim=1).flatten()
         if self.known is not None:
-            relation = batch.relation.view(shape)
-            found = [
-                known_among(self.known, head.view(shape), relation, drawn, side="tail"),
-                known_among(self.known, tail.view(shape), relation, drawn, side="head"),
-            ]
-            hidden |= torch.cat(found, dim=1).numpy()
-        return torch.from_numpy(np.flatnonzero(hidden))
+            questions, answers = [question], [answer]
+            for number, (end, side) in enumerate(((head, "tail"), (tail, "head"))):
+                position, node = self.known.answers(end, relation, side=side)  # type: ignore[arg-type]
+                questions.append(position // each * 2 * each + position % each + number * each)
+                answers.append(node)
+            question, answer = torch.cat(questions), torch.cat(answers)
+        which, column = drawn_as(drawn, question // (2 * each), answer, num_nodes=self.rows.num_rows)
+        return question[which] * drawn.shape[1] + column
 
     @contextmanager
     def _precision(self) -> Iterator[None]:

@@ -51,7 +51,7 @@ class LinkTrainer:
     def __init__(self, data: LinkData, flow: LinkFlow, saved: SavedRows, run: Run | None, watcher: Watcher) -> None:
         self.data, self.flow, self.saved, self.run, self.watcher = data, flow, saved, run, watcher
         self.options: LinkOptions = flow.options
-        self.deal = EdgeBatches(data.train, data.num_nodes, self.options)
+        self.deal = EdgeBatches(flow.triples, data.num_nodes, self.options)
         self.state = LinkState()
         self.trace = Trace() if run is not None else None
         self.ended: dict[str, Any] | None = None

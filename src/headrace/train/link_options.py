@@ -50,6 +50,7 @@ class LinkOptions(LoopOptions):
     )
     partitions: int = option(0, "parts that nodes are cut into; a batch has edges and negatives of resident ones (0: no parts)")
     buffer: int = option(0, "partitions that are resident at a time")
+    buffer_on: Literal["host", "device"] = option("host", "with a GPU, whose memory the buffer is in")
     order: Literal["beta", "comet", "hilbert", "hilbert_symmetric", "row_major", "best"] = option(
         "comet", "in which partitions come together"
     )
