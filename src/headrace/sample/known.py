@@ -26,6 +26,7 @@ class KnownEdges:
     def __init__(self, triples: Tensor, *, num_nodes: int, num_relations: int) -> None:
         if triples.dim() != 2 or triples.shape[1] != 3:
             raise ValueError(f"triples must be rows of head, relation and tail, not of shape {tuple(triples.shape)}")
+        # Sorting is most of the work: edges on a GPU are sorted there.
         if num_nodes * num_relations >= 2**63:
             raise ValueError(f"{num_nodes} nodes and {num_relations} relations have more questions than 64 bits number")
         self.num_nodes, self.num_relations = num_nodes, num_relations
@@ -44,7 +45,7 @@ class KnownEdges:
         by_other = other.argsort(stable=True)  # so that answers come in the order of ids
         order = by_other[question[by_other].argsort(stable=True)]
         question, other = question[order], other[order]
-        fresh = torch.ones(len(question), dtype=torch.bool)
+        fresh = torch.ones(len(question), dtype=torch.bool, device=question.device)
         fresh[1:] = (question[1:] != question[:-1]) | (other[1:] != other[:-1])  # an edge that is listed twice is one
         return question[fresh], other[fresh]
 

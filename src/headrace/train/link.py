@@ -25,7 +25,7 @@ from headrace.train.run import Run
 from headrace.train.watch import Watcher
 
 # What may differ when a run goes on: it does not change what the run computes.
-_FREE = {"threads", "checkpoint_seconds", "log_every", "eval_edges"}
+_FREE = {"threads", "checkpoint_seconds", "log_every"}
 
 
 @dataclass(frozen=True)

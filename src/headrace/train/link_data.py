@@ -66,10 +66,10 @@ class LinkData:
                 if low < 0 or high >= count:
                     raise ValueError(f"the {what} of split {name!r} are from {low} to {high}, but must be from 0 to {count - 1}")
 
-    def known(self, *splits: str) -> KnownEdges:
-        """The edges of some splits, to look up; of all three by default."""
+    def known(self, *splits: str, device: torch.device | str = "cpu") -> KnownEdges:
+        """The edges of some splits, to look up on `device`; of all three by default."""
         parts = [getattr(self, name) for name in splits or ("train", "valid", "test")]
-        return KnownEdges(torch.cat(parts), num_nodes=self.num_nodes, num_relations=self.num_relations)
+        return KnownEdges(torch.cat(parts).to(device), num_nodes=self.num_nodes, num_relations=self.num_relations)
 
     def degrees(self) -> Tensor:
         """How many training edges end at each node.  # -> [nodes]"""

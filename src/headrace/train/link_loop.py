@@ -56,7 +56,7 @@ class LinkTrainer:
         self.trace = Trace() if run is not None else None
         self.ended: dict[str, Any] | None = None
         self.peak = 0  # batches that were in flight at a time
-        self.known: KnownEdges = data.known()
+        self._known: KnownEdges | None = None
         self._times: list[StageTimes] = []
         self._begin = self._saved_at = perf_counter()
         self._told = self._before = 0.0
@@ -208,7 +208,7 @@ class LinkTrainer:
                 self.flow.decoder,
                 self.flow.rows,
                 triples,
-                known=self.known,
+                known=self._filter(),
                 sampled=sampled,
                 seed=options.seed,
                 device=self.flow.device,
@@ -217,12 +217,18 @@ class LinkTrainer:
             for sampled in wanted[: None if name == "test" else 1]
         ]
 
+    def _filter(self) -> KnownEdges | None:
+        """All true edges, found when they are first needed: on a large graph that takes a while."""
+        if self._known is None and not self.options.raw:
+            self._known = self.data.known(device=self.flow.device)
+        return self._known
+
     def _finish(self, interrupt: Interrupt) -> dict[str, Any]:
         state = self.state
         self.saved.restore_best()
         test: dict[str, Any] = {}
         if len(self.data.test):
-            for found in self._ranked("test", self.data.test, interrupt):
+            for found in self._ranked("test", self.data.test[: self.options.test_edges or None], interrupt):
                 test = {**found.plain(), **test}  # where both were asked for, mrr is that of the full ranking
         end = {
             "reason": "early stop" if state.stopped else "finished",
