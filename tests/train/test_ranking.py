@@ -112,7 +112,7 @@ def test_results_say_what_they_are():
     assert plain["ranking"] == "sampled"
     assert plain["measure"] == "filtered"
     assert plain["sampled_filtered"]["mrr"] == plain["mrr"]
-    assert set(plain["sampled_raw"]) == {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank"}
+    assert set(plain["sampled_raw"]) == {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "candidates"}
 
 
 def test_no_edges_and_wrong_ones():

@@ -172,9 +172,8 @@ def show_links(result: LinkResult) -> None:
     table.add_column("test edges", style="bold")
     for column in columns:
         table.add_column(column, justify="right")
-    for name, found in measures.items():
-        words = name.replace("_", " ") + (f" (of {result.test['candidates']:,})" if name.startswith(result.test["ranking"]) else "")
-        table.add_row(words, *(f"{found[column]:,.4f}" for column in columns))
+    for name, found in sorted(measures.items()):
+        table.add_row(name.replace("_", " "), *(f"{v:,}" if isinstance(v := found[c], int) else f"{v:,.4f}" for c in columns))
     console = Console()
     if measures:
         console.print(table)

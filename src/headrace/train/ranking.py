@@ -64,9 +64,10 @@ class Ranking:
 
     def plain(self) -> dict[str, Any]:
         """As `--json` has it: the filtered metrics, if any, and by name all there are."""
-        named = {f"{self.kind}_raw": self.raw.plain()}
+        named: dict[str, Any] = {}
         if self.filtered is not None:
-            named[f"{self.kind}_filtered"] = self.filtered.plain()
+            named[f"{self.kind}_filtered"] = {**self.filtered.plain(), "candidates": self.candidates}
+        named[f"{self.kind}_raw"] = {**self.raw.plain(), "candidates": self.candidates}
         measure = "filtered" if self.filtered is not None else "raw"
         facts = {"ranking": self.kind, "measure": measure, "candidates": self.candidates, "edges": self.edges}
         return {**self.best.plain(), **facts, **named}
