@@ -10,7 +10,7 @@ from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
 import headrace as hr
 from headrace.nn.link_losses import LOSSES, LOW, Penalty, loss_named
 from headrace.store import InMemory, Partitioned
-from headrace.train import LinkOptions, Run, Watcher, link
+from headrace.train import LinkOptions, Run, Watcher, link, link_flow
 from headrace.train.link import make_decoder
 from headrace.train.link_batches import EdgeBatches
 from headrace.train.link_data import LinkData
@@ -157,6 +157,13 @@ def test_batches_in_flight_are_bounded_and_still_learn(knowledge):
 def test_known_edges_can_be_left_out_of_negatives(knowledge):
     result = link(knowledge, small(decoder="distmult", filter_negatives=True, negative_weights="degree", degree_fraction=0.2))
     assert bool(result.rows.rows.isfinite().all())
+
+
+def test_negatives_are_hidden_the_same_way_however_they_are_found(knowledge, monkeypatch):
+    compared = link(knowledge, small(decoder="distmult", negatives=30))
+    monkeypatch.setattr(link_flow, "_FEW", 0)
+    searched = link(knowledge, small(decoder="distmult", negatives=30))
+    assert torch.equal(compared.rows.rows, searched.rows.rows)
 
 
 def test_graphs_without_relations_are_split_by_pairs():
