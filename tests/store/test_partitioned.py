@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_cases import everything, rows_of, states_on_disk, train_in_memory, train_partitioned, update
 
 from headrace.pipeline import orders
 from headrace.pipeline.orders import Order
-from headrace.store import InMemory, Partitioned, TrainedRows
+from headrace.store import BufferPool, InMemory, Partitioned, TrainedRows
+from partition_cases import everything, rows_of, states_on_disk, train_in_memory, train_partitioned, update
 
 
 def _pair(path: Path, rows: int, width: int, partitions: int, **options: object) -> InMemory:
@@ -156,7 +156,7 @@ def test_a_bucket_waits_only_for_its_own_partitions(tmp_path: Path) -> None:
     _pair(tmp_path / "rows", 40, 3, 4)
     with Partitioned.open(tmp_path / "rows", capacity=3, spare=1) as store:
         gate = threading.Event()
-        load, slots = store._buffer.slots.load, store._buffer.slots
+        load, slots = store._moves.slots.load, store._moves.slots
 
         def slow(file: object, slot: int) -> None:
             if ".2." in file.path.name:  # type: ignore[attr-defined]
@@ -292,6 +292,17 @@ def test_scan_is_in_pieces_and_sees_changes(tmp_path: Path) -> None:
         next(scan)
         scan.close()
         train_partitioned(store, orders.beta(3, 2))  # a scan that was left does not stand in the way
+
+
+def test_gathers_use_memory_of_a_pool_again(tmp_path: Path) -> None:
+    reference, pool = _pair(tmp_path / "rows", 400, 30, 2), BufferPool()
+    with Partitioned.open(tmp_path / "rows", capacity=2, pool=pool) as store:
+        with store.walk(orders.beta(2, 2)) as walk:
+            next(iter(walk))
+            with walk.hold((0, 1)):
+                for _ in range(3):
+                    assert store.gather(torch.arange(400))[0].equal(reference.rows)
+        assert pool.use().hits == 4  # rows and states, the first time aside
 
 
 def test_closing_leaves_no_threads(tmp_path: Path) -> None:

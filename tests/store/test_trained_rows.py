@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.store import InMemory, TrainedRows
+from headrace.store.partition_files import Layout
 from headrace.store.rounding import draws, round_to_bfloat16
-from headrace.store.row_table import DeviceTable, RowShape
+from headrace.store.row_table import DeviceTable, HostTable, RowShape
+from headrace.store.slots import slot_views
 from headrace.store.trained import initial_rows
 
 
@@ -167,3 +169,38 @@ def test_any_shape_equals_plain_torch(num_rows: int, width: int, state: int, cou
     store.add_(ids, *deltas)
     assert torch.equal(store.rows, reference.rows[0])
     assert torch.equal(store.state, reference.states[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_slots_are_the_same_by_address_and_by_view(dtype: torch.dtype) -> None:
+    """What a GPU does with its slots, and the native kernel with those of the host: parts 0, 2 and 3 of 5 in slots 1, 3 and 0."""
+    layout = Layout.of(73, 7, 3, dtype, 5, 4096)
+    memory = torch.randint(255, (4, layout.file_bytes), dtype=torch.uint8)
+    memory.view(dtype)[:] = torch.randn(4, layout.file_bytes // dtype.itemsize)
+    twin, bases, slot_of = memory.clone(), torch.zeros(5, dtype=torch.int64), torch.full((5,), -1)
+    for part, slot in ((0, 1), (2, 3), (3, 0)):
+        bases[part], slot_of[part] = twin[slot].data_ptr(), slot
+    device = DeviceTable(layout.shape, *slot_views(layout, memory), slot_of)
+    host = HostTable(layout.shape, bases, torch.where(bases == 0, 0, bases + layout.state_offset), 2)
+    ids = torch.cat([torch.arange(15), torch.arange(30, 60)])[torch.randperm(45)]
+    deltas = torch.randn(45, 7), torch.rand(45, 3)
+    assert device.add(ids, *deltas, seed=1, call=2).equal(host.add(ids, *deltas, seed=1, call=2))
+    assert memory.equal(twin)
+    for mine, theirs in zip(device.gather(ids), host.gather(ids), strict=True):
+        assert mine.view(torch.int32).equal(theirs.view(torch.int32))
+    for table in (device, host):
+        with pytest.raises(IndexError, match="partition 1 are not resident"):
+            table.gather(torch.tensor([0, 20, 65]))
+
+
+def test_ids_past_32_bits() -> None:
+    rows, state = torch.randn(1 << 13, 4), torch.rand(1 << 13, 1)
+    part = (1 << 19) + 5
+    bases = torch.zeros(1 << 20, 2, dtype=torch.int64)
+    bases[part] = torch.tensor([rows.data_ptr(), state.data_ptr()])
+    table = HostTable(RowShape(1 << 33, 1 << 13, 4, 1, torch.float32), bases[:, 0].contiguous(), bases[:, 1].contiguous(), 2)
+    ids = torch.tensor([part << 13, (part << 13) + 8191, (part << 13) + 77])
+    assert table.gather(ids)[0].equal(rows[[0, 8191, 77]])
+    expected = rows[77] + 1
+    assert table.add(ids[2:], torch.ones(1, 4), torch.ones(1, 1), seed=0, call=0).nonzero().flatten().tolist() == [part]
+    assert rows[77].equal(expected)

@@ -104,7 +104,7 @@ class OpenFile:
     def _explained(self, error: OSError) -> OSError:
         doing = "written" if self._write else "read"
         if error.errno in _FULL:
-            remedy = "free some space and open the store again; the last checkpoint is whole"
+            remedy = "free some space and begin again; the last checkpoint, if there was one, is whole"
             return OSError(error.errno, f"{self.path} cannot be written, {_FULL[error.errno]}: {remedy}")
         if error.errno == errno.EINVAL and self._direct:
             return OSError(error.errno, f"{self.path} cannot be {doing} past the page cache on this file system: use direct='auto'")

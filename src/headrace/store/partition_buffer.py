@@ -12,48 +12,38 @@ from __future__ import annotations
 
 import threading
 import time
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
-import torch
-
-from headrace.store.disk_access import DiskAccess
-from headrace.store.partition_files import PartitionFiles
-from headrace.store.partition_use import BusyClock, PartitionedUse
-from headrace.store.row_table import DeviceTable, HostTable, Turns
-from headrace.store.slots import Slots
-
-_CHECKSUM_PIECE = 16 << 20
+from headrace.store.partition_moves import PartitionMoves
+from headrace.store.partition_use import PartitionedUse
+from headrace.store.row_table import DeviceTable, HostTable
 
 
 class PartitionBuffer:
     """Slots, their partitions, and reader and writer threads, which run until `close`."""
 
-    def __init__(self, files: PartitionFiles, slots: Slots, disk: DiskAccess, *, readers: int, writers: int) -> None:
-        self.files, self.slots, self.disk = files, slots, disk
-        self.turns = Turns(slots.device)
+    def __init__(self, moves: PartitionMoves, *, readers: int, writers: int) -> None:
+        self.moves = moves
         self.state: tuple[int, ...] = ()  # of the step that is under way, or was last
         self._changed = threading.Condition()
         self._slot: dict[int, int] = {}  # of every partition that is in memory, loading ones not included
-        self._free = list(range(slots.count))
+        self._free = list(range(moves.slots.count))
         self._coming: deque[tuple[int, int]] = deque()  # the step that needs it, and the partition
         self._loading: dict[int, int] = {}
         self._unwanted: set[int] = set()  # loading, though the walk went past them meanwhile
         self._visible: dict[int, int] = {}
         self._held: Counter[int] = Counter()
         self._going: set[int] = set()
-        self._leaving: deque[tuple[int, int]] = deque()  # partition, and the first generation without it
+        self._leaving: dict[int, int] = {}  # in the order in which they left: the first generation without the partition
         self._writing: set[int] = set()
-        self._touched = torch.zeros(files.layout.partitions, dtype=torch.uint8, device=slots.device)
-        self._table, self._generation = slots.table({}), 0
+        self._table: HostTable | DeviceTable | None = None  # made when it is first used: many partitions may come and go before
+        self._generation = 0
         self._calls: Counter[int] = Counter()  # under way, by the generation they use
         self._adding, self._paused, self._closed = 0, False, False
         self._error: BaseException | None = None
-        self._reads, self._writes = BusyClock(), BusyClock()
-        self._counts: Counter[str] = Counter()
         self._stalled, self._most = 0.0, 0
         self._threads = [threading.Thread(target=self._read_on, name="headrace-reader", daemon=True) for _ in range(readers)]
         self._threads += [threading.Thread(target=self._write_on, name="headrace-writer", daemon=True) for _ in range(writers)]
@@ -143,6 +133,8 @@ class PartitionBuffer:
             if adds:
                 self._wait_for(lambda: not self._paused)
                 self._adding += 1
+            if self._table is None:
+                self._table = self.moves.slots.table(self._visible)
             table, generation = self._table, self._generation
             self._calls[generation] += 1
         try:
@@ -153,11 +145,8 @@ class PartitionBuffer:
                 self._calls[generation] -= 1
                 if not self._calls[generation]:
                     del self._calls[generation]
+                if self._leaving or self._paused:
                     self._changed.notify_all()
-
-    def touch(self, touched: torch.Tensor) -> None:
-        """Note which partitions an add changed; within a turn."""
-        torch.maximum(self._touched, touched, out=self._touched)
 
     def checkpoint(self, commit: Callable[[], None]) -> None:
         """Write what changed, then call `commit`, while no row changes and no partition is written back."""
@@ -169,10 +158,8 @@ class PartitionBuffer:
             with self._changed:
                 self._wait_for(lambda: not self._adding and not self._writing)
                 slots = dict(self._slot)
-            self.turns.settle()
-            for partition in (p for p in sorted(slots) if self._is_dirty(p)):
-                self._write(partition, slots[partition])
-                self._count(checkpoint_writes=1, checkpoint_bytes=self.files.layout.file_bytes)
+            for partition, slot in sorted(slots.items()):
+                self.moves.save(partition, slot)
             commit()
         finally:
             with self._changed:
@@ -186,15 +173,13 @@ class PartitionBuffer:
 
     def use(self) -> PartitionedUse:
         with self._changed:
-            size = self.files.layout.file_bytes
-            names = ("loads", "write_backs", "bytes_read", "bytes_written", "checkpoint_writes", "checkpoint_bytes")
             return PartitionedUse(
-                **{name: self._counts[name] for name in names},
-                read_seconds=self._reads.seconds(),
-                write_seconds=self._writes.seconds(),
+                **self.moves.counts(),
+                read_seconds=self.moves.reads.seconds(),
+                write_seconds=self.moves.writes.seconds(),
                 stall_seconds=self._stalled,
-                slot_bytes=self.slots.nbytes,
-                peak_bytes=self._most * size,
+                slot_bytes=self.moves.slots.nbytes,
+                peak_bytes=self._most * self.moves.files.layout.file_bytes,
             )
 
     def close(self) -> None:
@@ -205,22 +190,17 @@ class PartitionBuffer:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self.files.close()
+        self.moves.files.close()
 
     def _read_on(self) -> None:
         while (found := self._next_load()) is not None:
             partition, slot = found
             try:
-                with self._reads.busy(), self.disk.open(self.files.file(partition)) as file:
-                    self.slots.load(file, slot)
-                if self.files.checksummed and self._checksum(slot) != self.files.checksums[partition]:
-                    raise OSError(5, f"{self.files.file(partition)} is damaged: its checksum is not the one that was written")
+                self.moves.load(partition, slot)
             except BaseException as error:
                 self._fail(error)
                 return
             with self._changed:
-                self._counts["loads"] += 1
-                self._counts["bytes_read"] += self.files.layout.file_bytes
                 del self._loading[partition]
                 self._slot[partition] = slot
                 if partition in self._unwanted:
@@ -235,7 +215,9 @@ class PartitionBuffer:
         """What to load, in the order of need: what is needed sooner never waits for a slot that later ones took."""
 
         def ready() -> bool:
-            return bool(self._coming and self._free and self._coming[0][1] not in {*self._slot, *self._loading})
+            if not self._coming or not self._free:
+                return False
+            return self._coming[0][1] not in self._slot and self._coming[0][1] not in self._loading
 
         with self._changed:
             while not (ready() or self._closed or self._error):
@@ -244,16 +226,13 @@ class PartitionBuffer:
                 return None
             partition, slot = self._coming.popleft()[1], self._free.pop()
             self._loading[partition] = slot
-            self._most = max(self._most, self.slots.count - len(self._free))
+            self._most = max(self._most, self.moves.slots.count - len(self._free))
             return partition, slot
 
     def _write_on(self) -> None:
         while (partition := self._next_write()) is not None:
             try:
-                self.turns.settle()
-                if self._is_dirty(partition):
-                    self._write(partition, self._slot[partition])
-                    self._count(write_backs=1, bytes_written=self.files.layout.file_bytes)
+                self.moves.write_back(partition, self._slot[partition])
             except BaseException as error:
                 self._fail(error)
                 return
@@ -264,34 +243,19 @@ class PartitionBuffer:
 
     def _next_write(self) -> int | None:
         def ready() -> bool:
-            return bool(self._leaving and not self._paused and min(self._calls, default=self._generation) >= self._leaving[0][1])
+            if not self._leaving or self._paused:
+                return False
+            return min(self._calls, default=self._generation) >= next(iter(self._leaving.values()))
 
         with self._changed:
             while not (ready() or self._closed or self._error):
                 self._changed.wait()
             if self._closed or self._error:
                 return None
-            partition, _ = self._leaving.popleft()
+            partition = next(iter(self._leaving))
+            del self._leaving[partition]
             self._writing.add(partition)
             return partition
-
-    def _write(self, partition: int, slot: int) -> None:
-        with self._writes.busy(), self.disk.open(self.files.next_file(partition), write=True) as file:
-            self.slots.store(file, slot)
-        self.files.written(partition, self._checksum(slot) if self.files.checksummed else 0)
-        with self.turns:
-            self._touched[partition] = 0
-
-    def _is_dirty(self, partition: int) -> bool:
-        with self.turns:
-            return bool(self._touched[partition])
-
-    def _checksum(self, slot: int) -> int:
-        checksum, size = 0, self.files.layout.file_bytes
-        for begin in range(0, size, _CHECKSUM_PIECE):
-            piece = self.slots.bytes_of(slot, begin, min(begin + _CHECKSUM_PIECE, size))
-            checksum = zlib.crc32(piece.numpy().data, checksum)
-        return checksum
 
     def _let_go(self, partition: int) -> None:
         if partition in self._going and self._held[partition] <= 0:
@@ -302,22 +266,16 @@ class PartitionBuffer:
         """Take a partition out of the table; a writer does the rest."""
         if self._visible.pop(partition, None) is not None:
             self._publish()
-        self._leaving.append((partition, self._generation))
+        self._leaving[partition] = self._generation
         self._changed.notify_all()
 
-    def _is_leaving(self, partition: int) -> bool:
-        return partition in self._writing or any(p == partition for p, _ in self._leaving)
-
     def _is_here(self, partition: int) -> bool:
-        return partition in self._slot and not self._is_leaving(partition)
+        return partition in self._slot and partition not in self._leaving and partition not in self._writing
 
     def _publish(self) -> None:
-        self._table = self.slots.table(self._visible)
+        """Calls from now on see what is visible now."""
+        self._table = None
         self._generation += 1
-
-    def _count(self, **amounts: int) -> None:
-        with self._changed:
-            self._counts.update(amounts)
 
     def _wait_for(self, reached: Callable[[], bool]) -> None:
         while not reached():

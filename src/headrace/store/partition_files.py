@@ -8,6 +8,7 @@ This needs room for every partition twice: S bytes after a checkpoint, up to 2 S
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -97,7 +98,7 @@ class PartitionFiles:
         if needed > free:
             os.close(lock)
             raise OSError(
-                28,
+                errno.ENOSPC,
                 f"{folder} has {free:,} bytes free and the rows need {needed:,}, twice that while they are trained: "
                 "use another disk, a smaller width, state or dtype",
             )
@@ -174,6 +175,12 @@ class PartitionFiles:
         self.kept, self.calls, self.number = list(self.versions), calls, number
         self.extra, self.extra_file = extra, name
         self._sweep()
+
+    def abandon(self) -> None:
+        """Remove a directory that could not be completed."""
+        for file in filter(_is_ours, self.path.iterdir()):
+            file.unlink()
+        self.path.rmdir()
 
     def close(self) -> None:
         if self._lock >= 0:

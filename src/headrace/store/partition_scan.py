@@ -12,6 +12,7 @@ from torch import Tensor
 from headrace.store.disk_access import DiskAccess
 from headrace.store.partition_buffer import PartitionBuffer
 from headrace.store.partition_files import Layout, PartitionFiles
+from headrace.store.partition_moves import PartitionMoves
 from headrace.store.slots import aligned_memory
 from headrace.store.trained import Initial, initial_rows, pieces
 
@@ -52,9 +53,9 @@ def _contents(layout: Layout, partition: int, init: Initial, threads: int | None
         left -= min(left, _BLOCK)
 
 
-def scan_rows(files: PartitionFiles, buffer: PartitionBuffer, disk: DiskAccess, rows: int | None) -> Iterator[tuple[int, Tensor]]:
+def scan_rows(moves: PartitionMoves, buffer: PartitionBuffer, rows: int | None) -> Iterator[tuple[int, Tensor]]:
     """Pieces of all rows in order, from slots where they are in memory."""
-    layout = files.layout
+    layout = moves.files.layout
     step = min(rows or pieces(layout.shape.width), max(layout.shape.rows_per_part, 1))
     memory = aligned_memory(step * layout.row_bytes + 2 * layout.align)
     for partition in range(layout.partitions):
@@ -65,10 +66,10 @@ def scan_rows(files: PartitionFiles, buffer: PartitionBuffer, disk: DiskAccess, 
             with buffer.call():  # adds may go on; slots stay, for nothing walks
                 slot = buffer.slot_of(partition)
                 if slot is not None:
-                    buffer.turns.settle()
-                    data = buffer.slots.bytes_of(slot, *slice_)
+                    moves.turns.settle()
+                    data = moves.slots.bytes_of(slot, *slice_)
                 else:
-                    data = _read(files, partition, disk, memory, slice_)
+                    data = _read(moves.files, partition, moves.disk, memory, slice_)
                 found = data.view(layout.shape.dtype).view(last - first, layout.shape.width)
                 piece = found.to(torch.float32, copy=True)
             yield first, piece

@@ -16,8 +16,10 @@ from headrace._device import device_of
 from headrace.store.disk_access import Direct, DiskAccess
 from headrace.store.partition_buffer import PartitionBuffer
 from headrace.store.partition_files import Layout, PartitionFiles
+from headrace.store.partition_moves import PartitionMoves
 from headrace.store.partition_scan import scan_rows, write_initial
 from headrace.store.partition_use import PartitionedUse
+from headrace.store.pool import BufferPool
 from headrace.store.slots import DeviceSlots, HostSlots, Slots
 from headrace.store.trained import Initial
 from headrace.store.walk import PartitionOrder, Walk, check_order
@@ -55,7 +57,8 @@ class Partitioned:
     def __init__(self, files: PartitionFiles, slots: Slots, disk: DiskAccess, capacity: int, readers: int, writers: int) -> None:
         self.capacity, self.device = capacity, slots.device
         self._files, self._disk = files, disk
-        self._buffer = PartitionBuffer(files, slots, disk, readers=readers, writers=writers)
+        self._moves = PartitionMoves(files, slots, disk)
+        self._buffer = PartitionBuffer(self._moves, readers=readers, writers=writers)
         self._calls, self._walking, self._lock = files.calls, False, threading.Lock()
         self._end = weakref.finalize(self, self._buffer.close)
 
@@ -86,6 +89,9 @@ class Partitioned:
             for partition in range(partitions):
                 files.written(partition, write_initial(files, partition, init, DiskAccess(direct), threads=threads))
             files.commit(0, None)
+        except BaseException:
+            files.abandon()
+            raise
         finally:
             files.close()
 
@@ -100,12 +106,13 @@ class Partitioned:
         direct: Direct = "auto",
         readers: int = 1,
         writers: int = 1,
+        pool: BufferPool | None = None,
         threads: int | None = None,
     ) -> Partitioned:
         """The store as of its last checkpoint, with `capacity` partitions in the memory of `device`.
 
         `spare` more slots take partitions that are read ahead, and those that are written back: memory is capacity + spare
-        partitions. `readers` and `writers` are threads that move one partition each.
+        partitions. `readers` and `writers` are threads that move one partition each. On the host, gathers take memory from `pool`.
         """
         where, disk = device_of(device), DiskAccess(direct)
         if spare < 0 or readers < 1 or writers < 1:
@@ -117,7 +124,7 @@ class Partitioned:
             count = min(capacity + spare, files.layout.partitions)
             slots: Slots
             if where.type == "cpu":
-                slots = HostSlots(files.layout, count, threads=thread_count(threads))
+                slots = HostSlots(files.layout, count, threads=thread_count(threads), pool=pool)
             else:
                 slots = DeviceSlots(files.layout, count, where, transfers=readers + writers + 1)
             return cls(files, slots, disk, capacity, readers, writers)
@@ -134,7 +141,7 @@ class Partitioned:
         return self._files.layout.shape.width
 
     @property
-    def state(self) -> int:
+    def state_width(self) -> int:
         """Floats of optimizer state a row."""
         return self._files.layout.shape.state
 
@@ -186,13 +193,13 @@ class Partitioned:
         with self._buffer.call() as table:
             if self.device.type == "cpu":
                 return table.gather(ids)
-            with self._buffer.turns:
+            with self._moves.turns:
                 return table.gather(ids)
 
     def add_(self, ids: Tensor, delta_rows: Tensor, delta_state: Tensor) -> None:
         """Add to rows and states of resident partitions; no id twice in a call.  # [k], [k, width], [k, state]"""
-        with self._buffer.call(adds=True) as table, self._buffer.turns:
-            self._buffer.touch(table.add(ids, delta_rows, delta_state, seed=self._files.seed, call=self._calls))
+        with self._buffer.call(adds=True) as table, self._moves.turns:
+            self._moves.touch(table.add(ids, delta_rows, delta_state, seed=self._files.seed, call=self._calls))
             self._calls += 1
 
     def walk(self, order: PartitionOrder) -> Walk:
@@ -210,7 +217,7 @@ class Partitioned:
             raise ValueError(f"rows must be at least 1, not {rows}")
         self._take("scan")
         try:
-            yield from scan_rows(self._files, self._buffer, self._disk, rows)
+            yield from scan_rows(self._moves, self._buffer, rows)
         finally:
             self._give()
 

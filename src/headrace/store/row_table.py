@@ -15,6 +15,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import as_ids, as_ids_near, as_tensor
 from headrace.kernels._sharded import check_ids
+from headrace.store.pool import BufferPool
 from headrace.store.rounding import round_to_bfloat16
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -45,10 +46,12 @@ class HostTable:
     row_bases: Tensor  # [parts] int64
     state_bases: Tensor  # [parts] int64
     threads: int
+    pool: BufferPool | None = None  # for what is gathered: fresh memory costs more than filling it
 
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:  # [k] -> [k, width], [k, state]
         ids = as_ids(ids, "ids")
-        rows, state = torch.empty(len(ids), self.shape.width), torch.empty(len(ids), self.shape.state)
+        make = torch.empty if self.pool is None else self.pool.empty
+        rows, state = make((len(ids), self.shape.width)), make((len(ids), self.shape.state))
         check_ids(ids, self.shape.num_rows)
         missing = _native.gather_trained(
             self.row_bases,
@@ -130,25 +133,26 @@ class Turns:
     """Lets one call after the other work on rows: on a GPU also with respect to what other threads queued on their streams."""
 
     def __init__(self, device: torch.device) -> None:
-        self._gpu, self._lock = device.type == "cuda", threading.RLock()
+        self._device, self._lock = device, threading.Lock()
         self._last: torch.cuda.Event | None = None
 
     def __enter__(self) -> None:
         self._lock.acquire()
         if self._last is not None:
-            self._last.wait()  # type: ignore[no-untyped-call]
+            self._last.wait(torch.cuda.current_stream(self._device))
 
     def __exit__(self, *_: object) -> None:
-        if self._gpu:
+        if self._device.type == "cuda":
             self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._last.record()
+            self._last.record(torch.cuda.current_stream(self._device))
         self._lock.release()
 
     def settle(self) -> None:
         """Wait on the host until all work so far is done."""
         with self._lock:
-            if self._last is not None:
-                self._last.synchronize()
+            last = self._last
+        if last is not None:
+            last.synchronize()
 
 
 def check_deltas(shape: RowShape, ids: Tensor, rows: Tensor, state: Tensor) -> None:

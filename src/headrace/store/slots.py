@@ -17,6 +17,7 @@ from torch import Tensor
 from headrace._pinned import pin_in_place
 from headrace.store.disk_access import PIECE, OpenFile
 from headrace.store.partition_files import Layout
+from headrace.store.pool import BufferPool
 from headrace.store.row_table import DeviceTable, HostTable
 
 _HUGE = 8 << 20  # as in native/memory.h
@@ -48,27 +49,30 @@ class Slots(Protocol):
 class HostSlots:
     """Slots in main memory."""
 
-    def __init__(self, layout: Layout, count: int, *, threads: int) -> None:
-        self.layout, self.count, self.device, self._threads = layout, count, torch.device("cpu"), threads
+    def __init__(self, layout: Layout, count: int, *, threads: int, pool: BufferPool | None) -> None:
+        self.layout, self.count, self.device = layout, count, torch.device("cpu")
+        self._threads, self._pool = threads, pool
         self._maps = [aligned_memory(layout.file_bytes) for _ in range(count)]
         self._memory = [torch.frombuffer(m, dtype=torch.uint8) for m in self._maps]
+        self._addresses = [memory.data_ptr() for memory in self._memory]
 
     @property
     def nbytes(self) -> int:
         return self.count * self.layout.file_bytes
 
     def load(self, file: OpenFile, slot: int) -> None:
-        file.read(0, memoryview(self._maps[slot]))
+        file.read(0, memoryview(self._maps[slot])[: self.layout.file_bytes])
 
     def store(self, file: OpenFile, slot: int) -> None:
-        file.write(0, memoryview(self._maps[slot]))
+        file.write(0, memoryview(self._maps[slot])[: self.layout.file_bytes])
 
     def table(self, slot_of: Mapping[int, int]) -> HostTable:
-        bases = torch.zeros(self.layout.partitions, dtype=torch.int64)
+        addresses = [0] * self.layout.partitions
         for partition, slot in slot_of.items():
-            bases[partition] = self._memory[slot].data_ptr()
+            addresses[partition] = self._addresses[slot]
+        bases = torch.tensor(addresses)
         states = torch.where(bases == 0, 0, bases + self.layout.state_offset)
-        return HostTable(self.layout.shape, bases, states, self._threads)
+        return HostTable(self.layout.shape, bases, states, self._threads, self._pool)
 
     def bytes_of(self, slot: int, begin: int, end: int) -> Tensor:
         return self._memory[slot][begin:end]
@@ -81,18 +85,12 @@ class DeviceSlots:
 
     def __init__(self, layout: Layout, count: int, device: torch.device, *, transfers: int) -> None:
         self.layout, self.count, self.device = layout, count, device
-        self._memory = torch.zeros(count, layout.file_bytes, dtype=torch.uint8, device=device)
+        self._memory = torch.empty(count, layout.file_bytes, dtype=torch.uint8, device=device)
         self._piece = min(PIECE, layout.file_bytes)
         self._staging: queue.SimpleQueue[list[_Stage]] = queue.SimpleQueue()
         for _ in range(transfers):
             self._staging.put([_Stage(self._piece) for _ in range(self.STAGES)])
-        self._transfers = transfers
-        shape, words = layout.shape, self._memory.view(torch.float32)
-        rows = self._memory.view(shape.dtype)
-        self._rows = rows.as_strided((count, shape.rows_per_part, shape.width), (rows.shape[1], shape.width, 1))
-        self._states = words.as_strided(
-            (count, shape.rows_per_part, shape.state), (words.shape[1], shape.state, 1), layout.state_offset // 4
-        )
+        self._rows, self._states = slot_views(layout, self._memory)
 
     @property
     def nbytes(self) -> int:
@@ -137,13 +135,21 @@ class DeviceSlots:
             self._staging.put(stages)
 
     def table(self, slot_of: Mapping[int, int]) -> DeviceTable:
-        where = torch.full((self.layout.partitions,), -1, dtype=torch.int64)
+        where = [-1] * self.layout.partitions
         for partition, slot in slot_of.items():
             where[partition] = slot
-        return DeviceTable(self.layout.shape, self._rows, self._states, where.to(self.device))
+        return DeviceTable(self.layout.shape, self._rows, self._states, torch.tensor(where, device=self.device))
 
     def bytes_of(self, slot: int, begin: int, end: int) -> Tensor:
         return self._memory[slot, begin:end].cpu()
+
+
+def slot_views(layout: Layout, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and states where they lie in slots.  # [slots, bytes] -> [slots, rows_per_part, width], [slots, rows_per_part, state]"""
+    shape, rows, words = layout.shape, memory.view(layout.shape.dtype), memory.view(torch.float32)
+    count, long = len(memory), shape.rows_per_part
+    states = words.as_strided((count, long, shape.state), (words.shape[1], shape.state, 1), layout.state_offset // 4)
+    return rows.as_strided((count, long, shape.width), (rows.shape[1], shape.width, 1)), states
 
 
 class _Stage:

@@ -11,6 +11,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace._device import device_of
+from headrace.store.pool import BufferPool
 from headrace.store.row_table import DeviceTable, HostTable, RowShape, Turns
 
 Initial = Callable[[int, int], Tensor] | tuple[float, int]
@@ -28,6 +29,9 @@ class TrainedRows(Protocol):
     def width(self) -> int: ...
 
     @property
+    def state_width(self) -> int: ...
+
+    @property
     def nbytes(self) -> int: ...
 
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,8 +47,9 @@ class InMemory:
     """All rows in main memory, or on a GPU.
 
     Rows are float32 or bfloat16; to the latter deltas are added with stochastic rounding, keyed by (`seed`, number of the call, id,
-    column), so a run gives the same bits again. States are float32. Calls may come from many threads: adds take turns, and a gather
-    meanwhile may see some elements before and some after an add.
+    column), so a run gives the same bits again. States are float32. On the host, gathers take their memory from `pool`.
+
+    Calls may come from many threads: adds take turns, and a gather meanwhile may see some elements before and some after an add.
 
     >>> import torch
     >>> from headrace.store import InMemory
@@ -54,7 +59,9 @@ class InMemory:
     (tensor([[1., 2.]]), tensor([[0.5000]]))
     """
 
-    def __init__(self, rows: Tensor, state: Tensor, *, seed: int = 0, threads: int | None = None) -> None:
+    def __init__(
+        self, rows: Tensor, state: Tensor, *, seed: int = 0, pool: BufferPool | None = None, threads: int | None = None
+    ) -> None:
         if rows.dim() != 2 or state.dim() != 2 or len(rows) != len(state):
             raise ValueError(f"rows and state must be matrices of equal length, not {tuple(rows.shape)} and {tuple(state.shape)}")
         if state.dtype != torch.float32 or state.device != rows.device:
@@ -66,9 +73,10 @@ class InMemory:
         if rows.device.type == "cpu":
             # A part of no rows has no address; any other than 0, which says that it is not here, will do.
             bases = [torch.tensor([max(x.data_ptr(), 1)]) for x in (self.rows, self.state)]
-            self._table = HostTable(shape, bases[0], bases[1], thread_count(threads))
+            self._table = HostTable(shape, bases[0], bases[1], thread_count(threads), pool)
         else:
-            here = torch.zeros(1, dtype=torch.int64, device=rows.device)
+            with self._turns:  # so that streams of later turns see what this one has made
+                here = torch.zeros(1, dtype=torch.int64, device=rows.device)
             self._table = DeviceTable(shape, self.rows.unsqueeze(0), self.state.unsqueeze(0), here)
 
     @classmethod
@@ -82,6 +90,7 @@ class InMemory:
         init: Initial = (1e-3, 0),
         device: str | torch.device = "cpu",
         seed: int = 0,
+        pool: BufferPool | None = None,
         threads: int | None = None,
     ) -> InMemory:
         """New rows: `state` floats a row (1 for row-wise Adagrad, `width` for the full one), zero at first."""
@@ -91,7 +100,7 @@ class InMemory:
         for begin in range(0, num_rows, step := pieces(width)):
             end = min(begin + step, num_rows)
             rows[begin:end] = initial_rows(init, begin, end, width, threads=threads).to(where)
-        return cls(rows, torch.zeros(num_rows, state, device=where), seed=seed, threads=threads)
+        return cls(rows, torch.zeros(num_rows, state, device=where), seed=seed, pool=pool, threads=threads)
 
     @property
     def num_rows(self) -> int:
@@ -100,6 +109,11 @@ class InMemory:
     @property
     def width(self) -> int:
         return self.rows.shape[1]
+
+    @property
+    def state_width(self) -> int:
+        """Floats of optimizer state a row."""
+        return self.state.shape[1]
 
     @property
     def device(self) -> torch.device:

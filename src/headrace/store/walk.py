@@ -104,7 +104,8 @@ def check_order(order: PartitionOrder, partitions: int, capacity: int) -> None:
     if not order.states or len(order.states) != len(order.buckets):
         raise ValueError(f"the order has {len(order.states)} states and {len(order.buckets)} groups of buckets: one each is needed")
     for number, (state, buckets) in enumerate(zip(order.states, order.buckets, strict=True)):
-        if len(state) > capacity or len(set(state)) != len(state) or not set(state) <= set(range(partitions)):
+        inside = set(state)
+        if len(state) > capacity or len(inside) != len(state) or not inside <= set(range(partitions)):
             raise ValueError(f"state {number} of the order is {tuple(state)}: it must be at most {capacity} different partitions")
-        if any(not set(bucket) <= set(state) for bucket in buckets):
+        if any(not inside.issuperset(bucket) for bucket in buckets):
             raise ValueError(f"a bucket of step {number} needs a partition that is not in its state, {tuple(state)}")

@@ -29,7 +29,7 @@ def train_in_memory(rows: InMemory, order: Order, partitions: int, first: int = 
     number = first
     for group in order.buckets:
         for i, j in group:
-            update(rows, number, rows_of(i, per, rows.num_rows), rows_of(j, per, rows.num_rows), rows.state.shape[1])
+            update(rows, number, rows_of(i, per, rows.num_rows), rows_of(j, per, rows.num_rows), rows.state_width)
             number += 1
 
 
@@ -39,7 +39,7 @@ def train_partitioned(store: Partitioned, order: Order, first: int = 0) -> None:
         for step in walk:
             for i, j in step.buckets:
                 with walk.hold((i, j)):
-                    update(store, number, store.rows_of(i), store.rows_of(j), store.state)
+                    update(store, number, store.rows_of(i), store.rows_of(j), store.state_width)
                 number += 1
 
 
