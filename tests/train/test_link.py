@@ -228,6 +228,32 @@ def test_a_stopped_run_goes_on_to_the_same_bits(knowledge, tmp_path, changes, st
     assert link(knowledge, options, out=tmp_path / "whole", resume=True).test == finished(tmp_path / "whole")[1]
 
 
+def test_ctrl_c_with_batches_in_flight_loses_none(knowledge, tmp_path):
+    options = small(**{**ORDERED, "log_every": 1}, storage="disk", staleness=4)
+    with pytest.raises(KeyboardInterrupt):
+        link(knowledge, options, out=tmp_path / "run", watcher=ctrl_c_at("step", 20))
+    begun = len(Run(tmp_path / "run").metrics("step"))
+    assert 20 <= begun <= 20 + 4 + 1
+    link(knowledge, options, out=tmp_path / "run", resume=True)
+    steps = [line["step"] for line in Run(tmp_path / "run").metrics("step")]
+    plan = EdgeBatches(LinkData.of(knowledge).train, 40, options)
+    assert steps == list(range(1, 1 + sum(plan.plan(epoch).num_batches for epoch in range(3))))
+
+
+@pytest.mark.parametrize("staleness", [1, 5])
+def test_an_error_in_flight_surfaces(knowledge, tmp_path, monkeypatch, staleness):
+    compute, count = link_flow.LinkFlow.compute, iter(range(100))
+
+    def failing(self, batch):
+        if next(count) == 12:
+            raise RuntimeError("the lights went out")
+        return compute(self, batch)
+
+    monkeypatch.setattr(link_flow.LinkFlow, "compute", failing)
+    with pytest.raises(RuntimeError, match="the lights went out"):
+        link(knowledge, small(**ORDERED, storage="disk", staleness=staleness), out=tmp_path / "run")
+
+
 def test_the_best_epoch_is_kept(knowledge):
     seen = Losses()
     result = link(knowledge, small(decoder="distmult", epochs=40, lr=1.0, eval_every=1, patience=3), watcher=seen)
