@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -91,38 +92,43 @@ class _SumOfModuli(torch.autograd.Function):
         if parts == 1:
             return torch.cdist(query, candidates, p=1)
         out = query.new_empty(*query.shape[:2], candidates.shape[1])
-        for begin, end, difference in _differences(query, candidates, parts):
-            out[:, :, begin:end] = _size(difference).sum(-1)
+        for some, others, difference in _differences(query, candidates, parts):
+            out[:, some, others] = _size(difference).sum(-1)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         query, candidates = ctx.saved_tensors
         grad_query, grad_candidates = torch.zeros_like(query), torch.zeros_like(candidates)
-        for begin, end, difference in _differences(query, candidates, ctx.parts):
+        for some, others, difference in _differences(query, candidates, ctx.parts):
             if ctx.parts == 1:
                 direction = difference.sign_()
             else:
                 direction = difference.div_(_size(difference).clamp_min_(1e-15).unsqueeze(3))
-            direction.mul_(grad[:, :, begin:end, None, None])
-            grad_query += direction.sum(2).flatten(2)
-            grad_candidates[:, begin:end] = direction.sum(1).flatten(2).neg_()
+            direction.mul_(grad[:, some, others, None, None])
+            grad_query[:, some] += direction.sum(2).flatten(2)
+            grad_candidates[:, others] -= direction.sum(1).flatten(2)
         return grad_query, grad_candidates, None
 
 
-def _differences(query: Tensor, candidates: Tensor, parts: int) -> Any:
-    """(begin, end, query - candidate) for tiles of candidates.  # [k, b, d], [k, n, d] -> [k, b, end - begin, parts, d / parts]"""
+def _differences(query: Tensor, candidates: Tensor, parts: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Tiles of queries and candidates, and query - candidate.  # [k, b, d], [k, n, d] -> [k, some, others, parts, d / parts]"""
     chunks, queries, dim = query.shape
-    step = max(_TILE.get(query.device.type, _TILE["cpu"]) // max(chunks * queries * dim, 1), 1)
+    pairs = max(_TILE.get(query.device.type, _TILE["cpu"]) // max(chunks * dim, 1), 1)
+    high = max(min(queries, math.isqrt(pairs)), 1)
+    wide = max(pairs // high, 1)
     shape = (parts, dim // parts)
     left, right = query.unflatten(2, shape).unsqueeze(2), candidates.unflatten(2, shape).unsqueeze(1)
-    for begin in range(0, candidates.shape[1], step):
-        end = min(begin + step, candidates.shape[1])
-        yield begin, end, left - right[:, :, begin:end]
+    for top in range(0, queries, high):
+        some = slice(top, min(top + high, queries))
+        for begin in range(0, candidates.shape[1], wide):
+            others = slice(begin, min(begin + wide, candidates.shape[1]))
+            yield some, others, left[:, some] - right[:, :, others]
 
 
 def _size(difference: Tensor) -> Tensor:
     """The moduli of differences.  # [..., parts, w] -> [..., w]"""
     if difference.shape[-2] == 1:
         return difference.squeeze(-2).abs()
-    return torch.hypot(difference.select(-2, 0), difference.select(-2, 1))
+    real, imaginary = difference.unbind(-2)
+    return real.square().addcmul_(imaginary, imaginary).sqrt_()  # half the time of hypot, which minds the largest of numbers

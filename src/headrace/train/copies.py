@@ -21,10 +21,9 @@ class Copies:
             moved = [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
             return moved, self.mark()
 
-    @staticmethod
-    def receive(tensors: Sequence[Tensor | None], arrived: torch.cuda.Event) -> None:
+    def receive(self, tensors: Sequence[Tensor | None], arrived: torch.cuda.Event) -> None:
         """Let the current stream wait for what `put` sent, and keep its memory until this stream is done with it."""
-        stream = torch.cuda.current_stream()
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(arrived)
         for tensor in tensors:
             if tensor is not None:

@@ -139,8 +139,8 @@ class LinkFlow:
 
     def compute(self, batch: LinkBatch) -> LinkBatch:
         """The loss, the relations' update, and what is to be added to rows and state."""
-        if batch.ready is not None:
-            Copies.receive([getattr(batch, name) for name in _MOVED], batch.ready)
+        if self.copies is not None and batch.ready is not None:
+            self.copies.receive([getattr(batch, name) for name in _MOVED], batch.ready)
         if batch.ids is None:
             assert isinstance(self.rows, InMemory)
             rows, state = self.rows.rows.detach().requires_grad_(), self.rows.state
