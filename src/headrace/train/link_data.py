@@ -45,10 +45,10 @@ class LinkData:
         triples = torch.stack([head, torch.zeros_like(head), tail.to(head.dtype)], dim=1)
         low, high = torch.minimum(head, tail).long(), torch.maximum(head, tail).long()
         share = _mixed(_mixed(low + _mixed(torch.tensor(seed))) + high).double() / 2**63 / 2 + 0.5  # uniform in [0, 1)
-        valid, test = share < held_out, share >= 1 - held_out
-        return cls(
-            triples[~(valid | test)], triples[valid], triples[test], num_nodes=data.num_nodes, num_relations=1, labelled=False
-        )
+        train = (share >= held_out) & (share < 1 - held_out)
+        rest = share.argsort()  # held-out edges in a random order, so that the first of them stand for all
+        valid, test = rest[: int((share < held_out).sum())], rest[len(rest) - int((share >= 1 - held_out).sum()) :]
+        return cls(triples[train], triples[valid], triples[test], data.num_nodes, 1, labelled=False)
 
     def _check(self) -> None:
         if not len(self.train):
