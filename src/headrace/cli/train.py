@@ -169,7 +169,7 @@ def show_links(result: LinkResult) -> None:
     table = Table(title_justify="left")
     measures = {name: found for name, found in result.test.items() if isinstance(found, dict)}
     columns = list(next(iter(measures.values()), {}))
-    table.add_column("test edges", style="bold")
+    table.add_column("test edges", style="bold", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right")
     for name, found in sorted(measures.items()):
