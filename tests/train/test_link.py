@@ -185,13 +185,13 @@ def test_graphs_without_relations_are_split_by_pairs():
 ORDERED = {"decoder": "complex", "partitions": 8, "buffer": 4, "epochs": 3, "batch_size": 7}
 
 
-@pytest.mark.parametrize("order", ["comet", "best"])
-def test_disk_run_equals_memory_run_for_the_same_order(knowledge, tmp_path, order):
-    in_memory = link(knowledge, small(**ORDERED, order=order), out=tmp_path / "memory")
-    on_disk = link(knowledge, small(**ORDERED, order=order, storage="disk"), out=tmp_path / "disk")
+@pytest.mark.parametrize(("order", "row_type"), [("comet", "fp32"), ("best", "fp32"), ("comet", "bf16")])
+def test_disk_run_equals_memory_run_for_the_same_order(knowledge, tmp_path, order, row_type):
+    in_memory = link(knowledge, small(**ORDERED, order=order, row_type=row_type), out=tmp_path / "memory")
+    on_disk = link(knowledge, small(**ORDERED, order=order, row_type=row_type, storage="disk"), out=tmp_path / "disk")
     with Partitioned.open(tmp_path / "disk" / "rows", capacity=4) as rows:
         table = torch.cat([piece for _, piece in rows.scan()])
-    assert torch.equal(table, in_memory.rows.rows)
+    assert torch.equal(table, in_memory.rows.rows.float())
     assert torch.equal(on_disk.decoder.relation, in_memory.decoder.relation)
     assert on_disk.test == in_memory.test
     assert "partitions that are resident" in Run(tmp_path / "disk").header["negatives_from"]
@@ -212,7 +212,7 @@ def finished(place):
     ]
 
 
-@pytest.mark.parametrize("changes", [{}, {"partitions": 4, "buffer": 2, "order": "beta", "storage": "disk"}])
+@pytest.mark.parametrize("changes", [{"row_type": "bf16"}, {"partitions": 4, "buffer": 2, "order": "beta", "storage": "disk"}])
 @pytest.mark.parametrize("stop", [ctrl_c_at, StopAt])
 def test_a_stopped_run_goes_on_to_the_same_bits(knowledge, tmp_path, changes, stop):
     options = small(decoder="complex", eval_every=1, log_every=1, checkpoint_seconds=0.0 if stop is StopAt else 1e9, **changes)
@@ -274,6 +274,7 @@ def test_the_best_epoch_is_kept(knowledge):
         ({"partitions": 4}, "give both"),
         ({"partitions": 4, "buffer": 1}, "capacity must be from 2"),
         ({"negatives": 0, "staleness": 2}, "staleness must be 1"),
+        ({"negatives": 0, "row_type": "bf16"}, "row_type must be fp32"),
         ({"negatives": 0, "loss": "margin"}, "does not go with loss margin"),
         ({"held_out": 0.6}, "held_out must be from 0 to 0.45"),
     ],

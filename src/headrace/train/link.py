@@ -24,6 +24,8 @@ from headrace.train.row_optimizer import RowOptimizer
 from headrace.train.run import Run
 from headrace.train.watch import Watcher
 
+ROW_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
 # What may differ when a run goes on: it does not change what the run computes.
 _FREE = {"threads", "checkpoint_seconds", "log_every"}
 
@@ -118,11 +120,18 @@ def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
 def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitStack) -> TrainedRows:
     """New rows, or those of a run that goes on."""
     state = RowOptimizer(options.optimizer).state_width(options.dim)
-    init = (options.init, options.seed)
+    init, dtype = (options.init, options.seed), ROW_TYPES[options.row_type]
     if options.storage != "disk":
         place = options.device if options.storage == "device" else "cpu"
         return InMemory.create(
-            edges.num_nodes, options.dim, state=state, init=init, device=place, seed=options.seed, threads=options.threads
+            edges.num_nodes,
+            options.dim,
+            state=state,
+            dtype=dtype,
+            init=init,
+            device=place,
+            seed=options.seed,
+            threads=options.threads,
         )
     assert run is not None
     path, where = run.path / "rows", options.device if options.buffer_on == "device" else "cpu"
@@ -133,6 +142,7 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             options.dim,
             partitions=options.partitions,
             state=state,
+            dtype=dtype,
             init=init,
             seed=options.seed,
             threads=options.threads,

@@ -75,6 +75,7 @@ class LinkFlow:
         self.device = torch.device(options.device)
         where = getattr(rows, "device", torch.device("cpu"))
         self.there = where.type == "cuda"  # rows are on the GPU: all that leads to them is, too
+        self.direct = self.there and isinstance(rows, InMemory) and rows.rows.dtype == torch.float32
         self.copies = Copies(self.device) if self.device.type == "cuda" and not self.there else None
         self.triples, self.known = triples.to(where), None if known is None else known.to(where)
         self.one_vs_all = options.negatives == 0
@@ -121,7 +122,7 @@ class LinkFlow:
         )
         batch.ids, batch.place = torch.unique(torch.cat([head, tail, drawn.flatten()]), return_inverse=True)
         batch.hidden = self._hidden(head, relation, tail, drawn)
-        if isinstance(self.rows, InMemory) and self.there:  # `gather` looks at ids, for which the host would wait
+        if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
             batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
         else:
             batch.rows, batch.state = self.rows.gather(batch.ids)
@@ -177,7 +178,7 @@ class LinkFlow:
         try:
             assert batch.rows is not None
             assert batch.state is not None
-            if isinstance(self.rows, InMemory) and (batch.ids is None or self.there):
+            if isinstance(self.rows, InMemory) and (batch.ids is None or self.direct):
                 for table, delta in ((self.rows.rows, batch.rows), (self.rows.state, batch.state)):
                     if batch.ids is None:
                         table.add_(delta)

@@ -48,6 +48,7 @@ class LinkOptions(LoopOptions):
     storage: Literal["device", "host", "disk"] = option(
         "device", "where rows live: with the computation, in main memory, or on disk"
     )
+    row_type: Literal["fp32", "bf16"] = option("fp32", "type that rows are kept in; bf16 is rounded at random, state is fp32")
     partitions: int = option(0, "parts that nodes are cut into; a batch has edges and negatives of resident ones (0: no parts)")
     buffer: int = option(0, "partitions that are resident at a time")
     buffer_on: Literal["host", "device"] = option("host", "with a GPU, whose memory the buffer is in")
@@ -91,6 +92,8 @@ class LinkOptions(LoopOptions):
         if self.negatives == 0:
             if self.partitions or self.storage != "device":
                 raise ValueError("negatives 0 scores every node: it needs storage device and no partitions")
+            if self.row_type != "fp32":
+                raise ValueError(f"negatives 0 computes on the rows themselves: row_type must be fp32, not {self.row_type}")
             if self.staleness > 1:
                 raise ValueError(f"negatives 0 updates every row in every step: staleness must be 1, not {self.staleness}")
             if self.loss != "softmax":
