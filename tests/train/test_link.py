@@ -200,9 +200,11 @@ def test_disk_run_equals_memory_run_for_the_same_order(knowledge, tmp_path, orde
     assert loads == 4 + sum(swaps)  # the buffer is kept from one epoch to the next
 
 
-def test_disk_run_with_batches_in_flight(knowledge, tmp_path):
-    result = link(knowledge, small(**ORDERED, storage="disk", staleness=6), out=tmp_path / "run")
+def test_disk_run_with_batches_in_flight_ends_with_its_last_rows(knowledge, tmp_path):
+    result = link(knowledge, small(**ORDERED, storage="disk", staleness=6, eval_every=1), out=tmp_path / "run")
     assert result.test["mrr"] > 0
+    assert result.val_mrr == Run(tmp_path / "run").metrics("epoch")[-1]["val_mrr"]
+    assert Run(tmp_path / "run").metrics("end")[0]["best_epoch"] == 2
 
 
 def finished(place):

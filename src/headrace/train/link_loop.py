@@ -38,7 +38,8 @@ class LinkState:
     batch: int = 0  # batches of the epoch that are done
     step: int = 0
     seconds: float = 0.0
-    best: float = -1.0  # validation MRR
+    last: float | None = None  # validation MRR
+    best: float = -1.0
     best_epoch: int = -1
     stale: int = 0  # validations since the best
     stopped: bool = False
@@ -158,6 +159,7 @@ class LinkTrainer:
         found, begin = None, perf_counter()
         if len(self.data.valid) and (last or (options.eval_every and (state.epoch + 1) % options.eval_every == 0)):
             found = self._ranked("valid", self.data.valid[: options.eval_edges or None], interrupt)[0]
+            state.last = found.best.mrr
             if found.best.mrr > state.best:
                 state.best, state.best_epoch, state.stale = found.best.mrr, state.epoch, 0
                 if not last:
@@ -233,8 +235,8 @@ class LinkTrainer:
         end = {
             "reason": "early stop" if state.stopped else "finished",
             "seconds": self._before + perf_counter() - self._begin,
-            "best_epoch": state.best_epoch if state.best_epoch >= 0 else state.epoch - 1,
-            "val_mrr": state.best if state.best_epoch >= 0 else None,
+            "best_epoch": state.best_epoch if self.saved.keeps_best and state.best_epoch >= 0 else state.epoch - 1,
+            "val_mrr": state.best if self.saved.keeps_best and state.best_epoch >= 0 else state.last,
             "test": test,
         }
         if self.run is not None:
@@ -273,13 +275,13 @@ class _Flight:
 
     def __iter__(self) -> Iterator[LinkBatch]:
         state, options, rows, order = self.trainer.state, self.trainer.options, self.trainer.flow.rows, self.plan.order
-        epoch, step, count = state.epoch, state.step, self.plan.num_batches
+        epoch, first, step, count = state.epoch, state.step, state.step, self.plan.num_batches
         walk: Walk | None = None
         steps: Iterator[Step] = iter(())
         at = -1
         current: tuple[int, ...] = ()
         for edges in self.plan.batches(state.batch):
-            if step > state.step and (self.interrupt.asked or perf_counter() >= self.due):
+            if step > first and (self.interrupt.asked or perf_counter() >= self.due):
                 return
             batch = LinkBatch(edges, epoch, learning_rate(options, step, count))
             if isinstance(rows, Partitioned):

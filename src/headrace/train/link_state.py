@@ -25,6 +25,11 @@ class SavedRows:
         self.rows, self.decoder = rows, decoder
         self.best: dict[str, Any] | None = None
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether a run ends with its best rows, not with its last."""
+        return isinstance(self.rows, InMemory)
+
     def keep(self) -> None:
         """These are the best so far."""
         if isinstance(self.rows, InMemory):
