@@ -49,7 +49,8 @@ int64_t column_tile(int64_t rows, int64_t width, int64_t element_bytes, int64_t 
     const double row_bytes = static_cast<double>(width) * static_cast<double>(element_bytes);
     const double bytes = static_cast<double>(rows) * row_bytes, slice = static_cast<double>(rows) * kSlice;
     const double cache = static_cast<double>(cache_bytes);
-    const bool pays = row_bytes >= kBroad && bytes >= kOutgrown * cache && slice <= kHopeless * cache && mean_degree >= kReads;
+    const int64_t rest = width * element_bytes % kSlice;  // a last slice that is all but empty costs as much as a full one
+    const bool pays = row_bytes >= kBroad && (rest == 0 || 2 * rest >= kSlice) && bytes >= kOutgrown * cache && slice <= kHopeless * cache && mean_degree >= kReads;
     return pays ? std::max<int64_t>(kSlice / element_bytes, 1) : width;
 }
 

@@ -23,7 +23,8 @@ class Lines(Watcher):
         self.batches, self.epochs = batches, epochs
         data = header["dataset"]
         place = f", going on at epoch {epoch + 1}, batch {batch + 1}" if epoch or batch else ""
-        what = f"{header['options'].get('model', header['task'])} with {header['parameters'] or 0:,} parameters"
+        name = header["options"].get("model") or header["options"].get("decoder", header["task"])
+        what = f"{name} with {header['parameters'] or 0:,} parameters"
         self._say(
             f"{what} on {data['nodes']:,} nodes, {data['edges']:,} edges: {epochs} epochs of {batches} batches, "
             f"seed {header['options']['seed']}{place}"
@@ -31,25 +32,26 @@ class Lines(Watcher):
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         if time.monotonic() - self.said > _EVERY_SECONDS:
-            self._say(
-                f"epoch {event.epoch + 1}/{self.epochs} batch {event.batch}/{self.batches} "
-                f"loss {event.loss:.4f} accuracy {event.accuracy:.4f}"
-            )
+            accuracy = "" if event.accuracy is None else f" accuracy {event.accuracy:.4f}"
+            self._say(f"epoch {event.epoch + 1}/{self.epochs} batch {event.batch}/{self.batches} loss {event.loss:.4f}{accuracy}")
 
     def epoch(self, facts: dict[str, Any]) -> None:
         if facts["epoch_seconds"] < 1 and time.monotonic() - self.said < 1 and facts["epoch"] + 1 < self.epochs:
             return  # hundreds of short epochs are not worth a line each
-        val = "" if facts["val_accuracy"] is None else f" val {facts['val_accuracy']:.4f}"
-        self._say(
-            f"epoch {facts['epoch'] + 1}/{self.epochs} loss {facts['loss']:.4f} train {facts['train_accuracy']:.4f}{val} "
-            f"in {facts['epoch_seconds']:.2f} s"
-        )
+        val = facts["val_mrr"] if "val_mrr" in facts else facts["val_accuracy"]
+        scores = f" train {facts['train_accuracy']:.4f}" if "train_accuracy" in facts else ""
+        if val is not None:
+            scores += f" val {'mrr ' if 'val_mrr' in facts else ''}{val:.4f}"
+        self._say(f"epoch {facts['epoch'] + 1}/{self.epochs} loss {facts['loss']:.4f}{scores} in {facts['epoch_seconds']:.2f} s")
 
     def note(self, text: str) -> None:
         self._say(text)
 
     def end(self, facts: dict[str, Any]) -> None:
-        test = "" if facts["test_accuracy"] is None else f", test accuracy {facts['test_accuracy']:.4f}"
+        test = "" if facts.get("test_accuracy") is None else f", test accuracy {facts['test_accuracy']:.4f}"
+        if facts.get("test"):
+            ranked = facts["test"]
+            test = f", test mrr {ranked['mrr']:.4f} ({ranked['ranking']}, {ranked['measure']})"
         self._say(f"{facts['reason']} after {facts['seconds']:.1f} s{test} (best epoch {facts['best_epoch'] + 1})")
 
     def _say(self, text: str) -> None:

@@ -46,7 +46,7 @@ class LiveView(Watcher):
     def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
         data, options = header["dataset"], header["options"]
         self.title = (
-            f"{options.get('model', header['task'])} · {header['parameters'] or 0:,} parameters · "
+            f"{options.get('model') or options.get('decoder', header['task'])} · {header['parameters'] or 0:,} parameters · "
             f"{data['spec'] or data['name'] or 'dataset'}: {data['nodes']:,} nodes, {data['edges']:,} edges · "
             f"seed {options['seed']}"
         )
@@ -99,9 +99,12 @@ class LiveView(Watcher):
         if self.losses:
             table.add_row("loss", f"{self.losses[-1]:.4f}  {sparkline(list(self.losses))}")
         recent = list(self.recent)  # a copy: the training thread goes on while this one draws
-        if recent:
+        ranked = [e["val_mrr"] for e in self.epochs if e.get("val_mrr") is not None]
+        if ranked:
+            table.add_row("mrr", f"val {ranked[-1]:.4f} (best {max(ranked):.4f})")
+        if recent and recent[-1][1].accuracy is not None:
             seeds = sum(e.seeds for _, e in recent)
-            accuracy = sum(e.accuracy * e.seeds for _, e in recent) / max(seeds, 1)
+            accuracy = sum((e.accuracy or 0.0) * e.seeds for _, e in recent) / max(seeds, 1)
             line = f"train {100 * accuracy:.2f} %"
             validated = [e["val_accuracy"] for e in self.epochs if e["val_accuracy"] is not None]
             if validated:

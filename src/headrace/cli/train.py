@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,8 @@ from headrace.cli.live import LiveView
 from headrace.cli.options import refused, takes
 from headrace.graph import Dataset
 from headrace.graph.named import named
-from headrace.train import CheckpointError, NodeOptions, NodeResult, Run, Watcher
+from headrace.train import CheckpointError, LinkOptions, LinkResult, NodeOptions, NodeResult, Run, Watcher
+from headrace.train import link as train_link
 from headrace.train import node as train_node
 from headrace.train.options import from_plain
 from headrace.train.run import next_name
@@ -61,13 +64,54 @@ def node(
         show_result(result, data)
 
 
+@train.command("link")
+@takes(LinkOptions, config=True)
+def link(
+    options: LinkOptions,
+    given: dict[str, Any],
+    dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-DECODER-1, -2, ...)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
+) -> None:
+    """Train embeddings of nodes and relations to predict edges, of a knowledge graph or of any graph.
+
+    Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with how the true ends of
+    the test edges rank. Ctrl-C writes a checkpoint and says how to go on.
+    """
+    watcher = make_watcher()
+    try:
+        if resume:
+            if out is None:
+                raise ValueError("resume goes on with the run at out: say which, with --out")
+            options = from_plain(LinkOptions, {**Run(out).header["options"], **given})
+        data = named(dataset)
+        place = out if out is not None else next_name(Path("runs"), f"{short_name(dataset)}-{options.decoder}")
+        with _saying_how_to_go_on("link", dataset, place, watcher):
+            result = train_link(data, options, out=place, resume=resume, watcher=watcher, spec=dataset)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except (ValueError, OSError, CheckpointError, FloatingPointError) as error:
+        raise refused(str(error), LinkOptions) from None
+    if json:
+        print(json_module.dumps({**result.summary(), "options": Run(place).header["options"], "dataset": dataset}))
+    else:
+        show_links(result)
+
+
 def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher: Watcher, *, resume: bool = False) -> NodeResult:
     """Train; on Ctrl-C say how to go on."""
-    try:
+    with _saying_how_to_go_on("node", spec, out, watcher):
         return train_node(data, options=options, out=out, resume=resume, watcher=watcher, spec=spec)
+
+
+@contextmanager
+def _saying_how_to_go_on(task: str, spec: str, out: Path, watcher: Watcher) -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         watcher.close()
-        command = shlex.join(["headrace", "train", "node", spec, "--out", str(out), "--resume"])
+        command = shlex.join(["headrace", "train", task, spec, "--out", str(out), "--resume"])
         typer.echo(f"interrupted; a checkpoint is in {out}. To go on:\n  {command}", err=True)
         raise
     finally:
@@ -120,6 +164,37 @@ def show_result(result: NodeResult, data: Dataset) -> None:
     table.add_row("in all", f"{result.seconds:.1f} s")
     table.add_row("run", escape(f"{result.run}   (headrace report {result.run})"))
     Console().print(table)
+
+
+def show_links(result: LinkResult) -> None:
+    """A table of how true ends rank, each measure by its name, and where the time went."""
+    assert result.run is not None
+    table = Table(title_justify="left")
+    measures = {name: found for name, found in result.test.items() if isinstance(found, dict)}
+    columns = list(next(iter(measures.values()), {}))
+    table.add_column("test edges", style="bold", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, found in sorted(measures.items()):
+        table.add_row(name.replace("_", " "), *(f"{v:,}" if isinstance(v := found[c], int) else f"{v:,.4f}" for c in columns))
+    console = Console()
+    if measures:
+        console.print(table)
+    facts = Table(show_header=False)
+    facts.add_column(style="bold")
+    facts.add_column()
+    if result.val_mrr is not None:
+        facts.add_row("validation mrr", f"{result.val_mrr:.4f}")
+    epochs = Run(result.run).metrics("epoch")
+    if epochs:
+        seconds = sorted(e["epoch_seconds"] for e in epochs)
+        facts.add_row("epoch", f"{seconds[len(seconds) // 2]:.2f} s (median of {len(epochs)})")
+        facts.add_row("batches in flight", f"{epochs[-1]['in_flight']} at most")
+        facts.add_row("peak memory", f"{max(e['memory']['peak'] for e in epochs) / 2**20:,.0f} MiB")
+    facts.add_row("rows and state", f"{result.bytes / 2**20:,.1f} MiB; negatives: {Run(result.run).header['negatives_from']}")
+    facts.add_row("in all", f"{result.seconds:.1f} s")
+    facts.add_row("run", escape(str(result.run)))
+    console.print(facts)
 
 
 def short_name(spec: str) -> str:

@@ -1,5 +1,7 @@
-"""Convolutions with PyG's names and parameters, and a stack of them."""
+"""Convolutions with PyG's names and parameters, a stack of them, and decoders of edges."""
 
+from headrace.nn.decoders import RESCAL, ComplEx, Decoder, DistMult, Dot
+from headrace.nn.distance_decoders import RotatE, TransE
 from headrace.nn.first_sum import FirstSum
 from headrace.nn.gat import GATConv
 from headrace.nn.gcn import GCNConv
@@ -10,12 +12,19 @@ from headrace.nn.sage import SAGEConv
 
 __all__ = [
     "GNN",
+    "RESCAL",
+    "ComplEx",
+    "Decoder",
+    "DistMult",
+    "Dot",
     "FirstSum",
     "GATConv",
     "GCNConv",
     "GINConv",
     "Layer",
+    "RotatE",
     "SAGEConv",
+    "TransE",
     "keeping_pays",
     "step_cost",
     "transform_first",

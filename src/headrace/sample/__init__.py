@@ -1,17 +1,20 @@
 """Samplers, and what they return."""
 
 from headrace.sample.hetero import HeteroSample, HeteroSampler
+from headrace.sample.known import KnownEdges, drawn_as, known_among
 from headrace.sample.mixed import MixedSampler
 from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.pending import Pending
 from headrace.sample.places import Place
 from headrace.sample.sample import Block, Sample
+from headrace.sample.shared_negatives import SharedNegatives
 
 __all__ = [
     "Block",
     "HeteroSample",
     "HeteroSampler",
+    "KnownEdges",
     "MixedSampler",
     "NegativeSampler",
     "NegativeSampling",
@@ -20,4 +23,7 @@ __all__ = [
     "Pending",
     "Place",
     "Sample",
+    "SharedNegatives",
+    "drawn_as",
+    "known_among",
 ]

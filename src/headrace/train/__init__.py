@@ -2,9 +2,28 @@
 
 from headrace.train.checkpoint import CheckpointError
 from headrace.train.infer import infer
+from headrace.train.link import LinkResult, link
+from headrace.train.link_options import LinkOptions
 from headrace.train.node import NodeResult, node
 from headrace.train.options import NodeOptions, RunOptions
+from headrace.train.ranking import Ranking, RankMetrics, rank
 from headrace.train.run import Run
 from headrace.train.watch import StepEvent, Watcher
 
-__all__ = ["CheckpointError", "NodeOptions", "NodeResult", "Run", "RunOptions", "StepEvent", "Watcher", "infer", "node"]
+__all__ = [
+    "CheckpointError",
+    "LinkOptions",
+    "LinkResult",
+    "NodeOptions",
+    "NodeResult",
+    "RankMetrics",
+    "Ranking",
+    "Run",
+    "RunOptions",
+    "StepEvent",
+    "Watcher",
+    "infer",
+    "link",
+    "node",
+    "rank",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def node(
     data = with_features(data, options)
     top = _open_run(out, data, options, spec, resume) if out is not None and options.repeats > 1 else None
     results, trained = [], None
-    with _torch_threads(options.threads):
+    with torch_threads(options.threads):
         for number in range(options.repeats):
             place = None if out is None else Path(out) if top is None else top.path / f"repeat-{number}"
             once = replace(options, seed=options.seed + number, repeats=1)
@@ -133,7 +133,8 @@ def _scaling(data: Dataset, options: NodeOptions) -> Literal["as_is", "rows"]:
 
 
 @contextmanager
-def _torch_threads(threads: int | None) -> Iterator[None]:
+def torch_threads(threads: int | None) -> Iterator[None]:
+    """Within, torch uses so many threads."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(thread_count(threads))
@@ -189,10 +190,10 @@ def _open_run(
 _FREE = {"threads", "staleness", "mode", "device_cache", "hot", "checkpoint_seconds", "log_every", "tensorboard"}
 
 
-def check_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+def check_same(before: dict[str, Any], now: dict[str, Any], path: Path, *, free: Set[str] = _FREE) -> None:
     """Raise ValueError if a run would go on with other options than it began with."""
     for name, value in now.items():
-        if name not in _FREE and name in before and before[name] != value:
+        if name not in free and name in before and before[name] != value:
             raise ValueError(f"{path} was begun with {name} {before[name]}, not {value}: resume with the same options")
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from headrace.train.options import RunOptions
+from headrace.train.options import LoopOptions, RunOptions
 
 
 def make_optimizer(model: nn.Module, options: RunOptions) -> torch.optim.Optimizer:
@@ -21,7 +21,7 @@ def make_optimizer(model: nn.Module, options: RunOptions) -> torch.optim.Optimiz
     return optimizer
 
 
-def learning_rate(options: RunOptions, step: int, batches: int) -> float:
+def learning_rate(options: LoopOptions, step: int, batches: int) -> float:
     """The learning rate of a step: a function of its number, so that there is nothing to save.
 
     Rises over `warmup` epochs, then stays, or falls to 0 at the end along a cosine or a line.

@@ -10,52 +10,59 @@ import torch
 
 from headrace._sizes import parse_size
 
-T = TypeVar("T", bound="RunOptions")
+T = TypeVar("T", bound="LoopOptions")
 
 
-def _option(default: Any, text: str) -> Any:
+def option(default: Any, text: str) -> Any:
+    """A field with a default and the help line that the command line shows."""
     return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """What every recipe has: how it optimises, how long, from which seed, and what it writes."""
+class LoopOptions:
+    """What every training loop has: how long and how fast it goes, from which seed, where, and what it writes."""
 
-    epochs: int = _option(10, "passes over the training nodes")
-    lr: float = _option(0.003, "learning rate")
-    weight_decay: float = _option(0.0, "weight decay")
-    optimizer: Literal["adam", "adamw", "sgd"] = _option("adam", "how weights are updated")
-    schedule: Literal["constant", "cosine", "linear"] = _option("constant", "how the learning rate changes to the last epoch")
-    warmup: float = _option(0.0, "epochs over which the learning rate rises to its value")
-    clip: float = _option(0.0, "largest norm of the gradient (0: no limit)")
-    precision: Literal["fp32", "bf16"] = _option("fp32", "type that products are computed in; weights stay fp32")
-    patience: int = _option(0, "stop after this many validations without a better one (0: never)")
-    validate_every: int = _option(1, "epochs from one validation to the next")
-    seed: int = _option(0, "decides everything random")
-    repeats: int = _option(1, "runs, each with the next seed")
-    threads: int | None = _option(None, "threads (default: all processors)")
-    staleness: int = _option(2, "batches sampled ahead (0: on demand); never changes a result")
-    device: str = _option("cpu", "cpu or cuda")
-    checkpoint_seconds: float = _option(60.0, "seconds from one checkpoint to the next, at the least")
-    log_every: int = _option(10, "batches from one logged loss to the next")
-    tensorboard: bool = _option(False, "also write TensorBoard events (needs the tensorboard extra)")
+    epochs: int = option(10, "passes over the training nodes")
+    lr: float = option(0.003, "learning rate")
+    schedule: Literal["constant", "cosine", "linear"] = option("constant", "how the learning rate changes to the last epoch")
+    warmup: float = option(0.0, "epochs over which the learning rate rises to its value")
+    patience: int = option(0, "stop after this many validations without a better one (0: never)")
+    seed: int = option(0, "decides everything random")
+    threads: int | None = option(None, "threads (default: all processors)")
+    staleness: int = option(2, "batches sampled ahead (0: on demand); never changes a result")
+    device: str = option("cpu", "cpu or cuda")
+    checkpoint_seconds: float = option(60.0, "seconds from one checkpoint to the next, at the least")
+    log_every: int = option(10, "batches from one logged loss to the next")
 
     def __post_init__(self) -> None:
-        at_least = {"epochs": 1, "patience": 0, "validate_every": 1, "repeats": 1, "staleness": 0, "log_every": 1, "seed": 0}
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        _at_least(self, {"epochs": 1, "patience": 0, "staleness": 0, "log_every": 1, "seed": 0})
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
-        for name in ("weight_decay", "warmup", "clip", "checkpoint_seconds"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        _not_negative(self, "warmup", "checkpoint_seconds")
         if self.device.partition(":")[0] not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device is {self.device!r}, but torch sees no GPU here")
-        _choice(self, "optimizer", "adam", "adamw", "sgd")
         _choice(self, "schedule", "constant", "cosine", "linear")
+
+
+@dataclass(frozen=True)
+class RunOptions(LoopOptions):
+    """What recipes have whose weights one optimizer updates."""
+
+    weight_decay: float = option(0.0, "weight decay")
+    optimizer: Literal["adam", "adamw", "sgd"] = option("adam", "how weights are updated")
+    clip: float = option(0.0, "largest norm of the gradient (0: no limit)")
+    precision: Literal["fp32", "bf16"] = option("fp32", "type that products are computed in; weights stay fp32")
+    validate_every: int = option(1, "epochs from one validation to the next")
+    repeats: int = option(1, "runs, each with the next seed")
+    tensorboard: bool = option(False, "also write TensorBoard events (needs the tensorboard extra)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least(self, {"validate_every": 1, "repeats": 1})
+        _not_negative(self, "weight_decay", "clip")
+        _choice(self, "optimizer", "adam", "adamw", "sgd")
         _choice(self, "precision", "fp32", "bf16")
 
 
@@ -63,31 +70,31 @@ class RunOptions:
 class NodeOptions(RunOptions):
     """Options of node classification."""
 
-    model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = _option("sage", "kind of layer")
-    fanout: tuple[int, ...] = _option((), "neighbours sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
-    layers: int = _option(0, "layers of the model (0: one per fanout; 2 with full_batch and no fanout)")
-    hidden: int = _option(256, "width of the hidden layers, over all heads")
-    heads: int = _option(8, "attention heads of gat")
-    dropout: float = _option(0.5, "share of activations dropped between layers (and of attention)")
-    input_dropout: float | None = _option(None, "share of features dropped (default: as dropout for gcn and gat, else 0)")
-    norm: Literal["none", "batch", "layer"] = _option("none", "normalisation between layers")
-    residual: bool = _option(False, "add each layer's input to its output")
-    full_batch: bool = _option(False, "train on the whole graph at once, without sampling")
-    keep_sum: Literal["auto", "always", "never"] = _option(
+    model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = option("sage", "kind of layer")
+    fanout: tuple[int, ...] = option((), "neighbours sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
+    layers: int = option(0, "layers of the model (0: one per fanout; 2 with full_batch and no fanout)")
+    hidden: int = option(256, "width of the hidden layers, over all heads")
+    heads: int = option(8, "attention heads of gat")
+    dropout: float = option(0.5, "share of activations dropped between layers (and of attention)")
+    input_dropout: float | None = option(None, "share of features dropped (default: as dropout for gcn and gat, else 0)")
+    norm: Literal["none", "batch", "layer"] = option("none", "normalisation between layers")
+    residual: bool = option(False, "add each layer's input to its output")
+    full_batch: bool = option(False, "train on the whole graph at once, without sampling")
+    keep_sum: Literal["auto", "always", "never"] = option(
         "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
     )
-    batch_size: int = _option(1024, "training nodes per step")
-    features: Literal["auto", "as_is", "rows"] = _option(
+    batch_size: int = option(1024, "training nodes per step")
+    features: Literal["auto", "as_is", "rows"] = option(
         "auto", "whether each node's features are scaled to sum to one (rows) or not (auto: if they look like bags of words)"
     )
-    mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = _option(
+    mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = option(
         "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"
     )
-    device_cache: str = _option("auto", "with a GPU, features kept in its memory: bytes (4GiB) or a share (20%), the rest pinned")
-    capture: bool = _option(False, "with a GPU, replay forward and backward as one launch, on batches padded to one shape")
-    hot: Literal["degree", "probability"] = _option("degree", "with a GPU, which features are kept: by degree, or by expected use")
-    class_weights: Literal["none", "balanced"] = _option("none", "weigh the loss by how rare a class is")
-    validate: Literal["auto", "exact", "sampled", "none"] = _option(
+    device_cache: str = option("auto", "with a GPU, features kept in its memory: bytes (4GiB) or a share (20%), the rest pinned")
+    capture: bool = option(False, "with a GPU, replay forward and backward as one launch, on batches padded to one shape")
+    hot: Literal["degree", "probability"] = option("degree", "with a GPU, which features are kept: by degree, or by expected use")
+    class_weights: Literal["none", "balanced"] = option("none", "weigh the loss by how rare a class is")
+    validate: Literal["auto", "exact", "sampled", "none"] = option(
         "auto", "how to validate: over all neighbours layer by layer, or over sampled ones (auto: exact where the model allows)"
     )
 
@@ -150,7 +157,7 @@ class NodeOptions(RunOptions):
         return self.fanout or (usual + usual[-1:] * self.depth)[: self.depth]
 
 
-def as_plain(options: RunOptions) -> dict[str, Any]:
+def as_plain(options: LoopOptions) -> dict[str, Any]:
     """As JSON and TOML have it."""
     plain = {f.name: getattr(options, f.name) for f in fields(options)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
@@ -162,6 +169,18 @@ def from_plain(kind: type[T], plain: dict[str, Any]) -> T:
     return kind(**values)
 
 
-def _choice(options: RunOptions, name: str, *allowed: str) -> None:
+def _at_least(options: LoopOptions, bounds: dict[str, int]) -> None:
+    for name, least in bounds.items():
+        if getattr(options, name) < least:
+            raise ValueError(f"{name} must be at least {least}, not {getattr(options, name)}")
+
+
+def _not_negative(options: LoopOptions, *names: str) -> None:
+    for name in names:
+        if not getattr(options, name) >= 0:
+            raise ValueError(f"{name} must not be negative, got {getattr(options, name)}")
+
+
+def _choice(options: LoopOptions, name: str, *allowed: str) -> None:
     if getattr(options, name) not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(options, name)!r}")

@@ -73,8 +73,11 @@ class Run:
         return [line for line in parsed if kind is None or line["kind"] == kind]
 
     def save_checkpoint(self, state: dict[str, Any], name: str = "last") -> None:
-        position = self._log.tell() if self._log is not None else self._log_size()
-        save_checkpoint(self._checkpoint(name), {**state, "log_position": position}, self._log)
+        save_checkpoint(self._checkpoint(name), {**state, "log_position": self.log_position()}, self._log)
+
+    def log_position(self) -> int:
+        """How long the log is: what a checkpoint remembers."""
+        return self._log.tell() if self._log is not None else self._log_size()
 
     def load_checkpoint(self, name: str = "last") -> dict[str, Any]:
         return load_checkpoint(self._checkpoint(name))

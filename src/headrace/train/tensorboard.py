@@ -27,7 +27,8 @@ class TensorBoard(Watcher):
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         if event.step % self.every == 0:
             self.writer.add_scalar("train/loss", event.loss, event.step)
-            self.writer.add_scalar("train/accuracy", event.accuracy, event.step)
+            if event.accuracy is not None:
+                self.writer.add_scalar("train/accuracy", event.accuracy, event.step)
 
     def epoch(self, facts: dict[str, Any]) -> None:
         for name in ("loss", "train_accuracy", "val_accuracy", "val_loss", "epoch_seconds", "lr"):

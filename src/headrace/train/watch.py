@@ -16,7 +16,7 @@ class StepEvent:
     step: int
     seconds: float  # since the run began
     loss: float
-    accuracy: float
+    accuracy: float | None  # None where a task has none
     seeds: int
     nodes: int
     edges: int

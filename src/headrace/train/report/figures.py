@@ -21,7 +21,7 @@ def summary(run: Run) -> dict[str, Any]:
     times = _numbers(epoch.get("epoch_seconds") for epoch in epochs)
     peaks = _numbers(record(epoch.get("memory")).get("peak") for epoch in epochs)
     return {
-        "model": str(run.options.get("model", "")),
+        "model": str(run.options.get("model") or run.options.get("decoder", "")),
         "parameters": _parameters(run),
         "epochs": [len(repeat.epochs) for repeat in run.repeats],
         "best_epochs": [_best_epoch(repeat) for repeat in run.repeats],

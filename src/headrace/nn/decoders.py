@@ -1,0 +1,195 @@
+"""Decoders: how likely an edge is, from the rows of its ends and the parameters of its relation.
+
+A decoder is asked in two steps. `query` joins one end and the relation to a row that candidates for the other end are compared
+with, so that a chunk of edges sees all of its candidates in one batched product (`score`). `triples` compares row by row.
+
+    Dot        <h, t>
+    DistMult   <h * r, t>               Yang et al., ICLR 2015
+    ComplEx    Re <h * r, conj(t)>      Trouillon et al., ICML 2016
+    RESCAL     h^T R t                  Nickel et al., ICML 2011
+    TransE     -|h + r - t|             Bordes et al., NeurIPS 2013
+    RotatE     -|h * e^(i r) - t|       Sun et al., ICLR 2019
+
+The last two are in `headrace.nn.distance_decoders`. Rows of complex numbers hold all real parts, then all imaginary ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Side = Literal["tail", "head"]
+
+
+class Decoder(nn.Module):
+    """Scores of edges. `relation` holds a row of parameters per relation, twice as many rows if `reciprocal`.
+
+    With reciprocal relations (Lacroix et al., ICML 2018) the question "which head?" of relation r is the question "which tail?" of
+    a relation r + R that has parameters of its own, so a question has the same form on either side.
+
+    >>> import torch, headrace as hr
+    >>> decoder = hr.nn.DistMult(4, relations=2)
+    >>> head, tail, relation = torch.ones(3, 4), torch.ones(3, 4), torch.tensor([0, 1, 0])
+    >>> question = decoder.query(head, relation, side="tail")
+    >>> bool(torch.isclose(decoder.score(question[None], tail[None])[0, 0, 0], decoder.triples(head, relation, tail)[0]))
+    True
+    """
+
+    name = ""
+    parts = 1  # numbers that make one coordinate: 2 where they are complex
+
+    def __init__(self, dim: int, relations: int = 1, *, reciprocal: bool = False) -> None:
+        super().__init__()
+        if dim < 1 or dim % self.parts:
+            even = " and even (half are imaginary)" if self.parts == 2 else ""
+            raise ValueError(f"dim must be positive{even}, not {dim}")
+        if relations < 1:
+            raise ValueError(f"relations must be at least 1, not {relations}")
+        self.dim, self.relations, self.reciprocal = dim, relations, reciprocal
+        self.relation = nn.Parameter(torch.empty(relations * (2 if reciprocal else 1), self.relation_width))
+        self.reset_parameters()
+
+    @property
+    def relation_width(self) -> int:
+        """Parameters of one relation."""
+        return self.dim
+
+    def reset_parameters(self, scale: float = 1e-3, generator: torch.Generator | None = None) -> None:
+        """Draw the relations' parameters anew: normal, with this standard deviation."""
+        with torch.no_grad():
+            self.relation.normal_(0, scale, generator=generator)
+
+    def query(self, rows: Tensor, relation: Tensor, *, side: Side = "tail") -> Tensor:  # [..., d], [...] -> [..., d]
+        """What candidates for the end at `side` are compared with; `rows` are those of the other end."""
+        if side not in ("tail", "head"):
+            raise ValueError(f"side must be 'tail' or 'head', not {side!r}")
+        if self.reciprocal and side == "head":
+            return self._ask(rows, self.parameters_of(relation, side=side), False)
+        return self._ask(rows, self.parameters_of(relation), side == "head")
+
+    def queries(self, head: Tensor, relation: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:  # [b, d], [b], [b, d] -> 2 x [b, d]
+        """Both questions of each edge, for its tail and for its head; the relations' parameters are looked up once."""
+        if not self.reciprocal:
+            parameters = self.parameters_of(relation)
+            return self._ask(head, parameters, False), self._ask(tail, parameters, True)
+        both = torch.cat([relation, relation + self.relations])
+        to_tail, to_head = self.parameters_of(both).chunk(2)
+        return self._ask(head, to_tail, False), self._ask(tail, to_head, False)
+
+    def score(self, query: Tensor, candidates: Tensor) -> Tensor:  # [k, b, d], [k, n, d] -> [k, b, n]
+        """Every query of a chunk against every candidate of the chunk."""
+        scores: Tensor = _Products.apply(query, candidates)  # type: ignore[no-untyped-call]
+        return scores
+
+    def compare(self, query: Tensor, other: Tensor) -> Tensor:  # [..., d], [..., d] -> [...]
+        """Each query against its own candidate."""
+        return (query * other).sum(-1)
+
+    def triples(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:  # [b, d], [b], [b, d] -> [b]
+        """The score of each edge."""
+        return self.compare(self.query(head, relation, side="tail"), tail)
+
+    def parameters_of(self, relation: Tensor, *, side: Side = "tail") -> Tensor:  # [...] -> [..., w]
+        """Rows of the relations' parameters, of the reciprocal ones for `head` where there are any."""
+        shift = self.relations if self.reciprocal and side == "head" else 0
+        return F.embedding(relation.long() + shift, self.relation)  # its gradient sums in a fixed order on a GPU too
+
+    def moduli(self, values: Tensor) -> Tensor:  # [..., w] -> [..., w / parts]
+        """How large each coordinate is: what regularisers measure."""
+        return values.abs() if self.parts == 1 else _modulus(*values.chunk(2, dim=-1))
+
+    def relation_moduli(self, parameters: Tensor) -> Tensor:  # [..., w] -> [..., at most w]
+        """The same of relations' parameters, where they have a size."""
+        return self.moduli(parameters)
+
+    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, relations={self.relations}, reciprocal={self.reciprocal}"
+
+
+class Dot(Decoder):
+    """<h, t>: for graphs whose edges are all of one kind, in both directions alike. It has no parameters."""
+
+    name = "dot"
+
+    @property
+    def relation_width(self) -> int:
+        return 0
+
+    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
+        return rows
+
+
+class DistMult(Decoder):
+    """<h * r, t>: alike in both directions of an edge, unless relations are reciprocal."""
+
+    name = "distmult"
+
+    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
+        return rows * relation
+
+
+class ComplEx(Decoder):
+    """Re <h * r, conj(t)> over dim / 2 complex numbers."""
+
+    name = "complex"
+    parts = 2
+
+    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
+        return rotated(rows, relation, inverse)
+
+
+class RESCAL(Decoder):
+    """h^T R t, with a matrix of dim * dim parameters per relation."""
+
+    name = "rescal"
+
+    @property
+    def relation_width(self) -> int:
+        return self.dim * self.dim
+
+    def reset_parameters(self, scale: float = 1e-3, generator: torch.Generator | None = None) -> None:
+        """Near the identity, so that edges begin as dot products."""
+        super().reset_parameters(scale, generator)
+        with torch.no_grad():
+            self.relation.view(-1, self.dim, self.dim).diagonal(dim1=1, dim2=2).add_(scale)
+
+    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
+        matrix = relation.unflatten(-1, (self.dim, self.dim))
+        matrix = matrix.transpose(-1, -2) if inverse else matrix
+        return torch.matmul(rows.unsqueeze(-2), matrix).squeeze(-2)
+
+
+class _Products(torch.autograd.Function):
+    """query @ candidates^T, with both gradients in the layout of what they are added to: no copies to turn them."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, candidates: Tensor) -> Tensor:  # [k, b, d], [k, n, d] -> [k, b, n]
+        ctx.save_for_backward(query, candidates)
+        return torch.bmm(query, candidates.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        query, candidates = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        to_query = torch.bmm(grad, candidates) if wanted[0] else None
+        return to_query, torch.bmm(grad.transpose(1, 2), query) if wanted[1] else None
+
+
+def rotated(rows: Tensor, by: Tensor, inverse: bool = False) -> Tensor:  # [..., d], [..., d] -> [..., d]
+    """The product of complex rows, of the conjugate of `by` if `inverse`."""
+    real, imaginary = rows.chunk(2, dim=-1)
+    by_real, by_imaginary = by.chunk(2, dim=-1)
+    if inverse:
+        by_imaginary = -by_imaginary
+    return torch.cat([real * by_real - imaginary * by_imaginary, real * by_imaginary + imaginary * by_real], dim=-1)
+
+
+def _modulus(real: Tensor, imaginary: Tensor) -> Tensor:
+    # The square root has no gradient at 0, which is where many coordinates begin and end.
+    return (real.square() + imaginary.square()).clamp_min(1e-30).sqrt()

@@ -1,0 +1,134 @@
+"""`SharedNegatives`: nodes that all edges of a chunk take for negatives, so that scores are one product of two matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace import _native
+from headrace._arrays import as_ids_near, as_tensor, thread_count
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class SharedNegatives:
+    """Draws `amount` nodes for each of `chunks` parts of a batch (Lerer et al., "PyTorch-BigGraph", MLSys 2019).
+
+    degree_fraction: this share of them are ends of the batch's own edges, so nodes come up as often as they have edges; 1 is
+        in-batch sampling. The rest are drawn from all nodes: uniformly, or by `weight`, one number per node.
+
+    Negatives are where the ends are, on the CPU or on a GPU. A draw is Philox of (seed, epoch, batch, slot). Where only some nodes
+    are at hand, the buffer of a table on disk, `ranges` of ids restrict it to those: negatives then come from the partitions that
+    are resident, not from all nodes.
+
+    >>> import headrace as hr
+    >>> sampler = hr.sample.SharedNegatives(100, amount=5, chunks=2, seed=1)
+    >>> sampler.sample([1, 2, 3, 4], [5, 6, 7, 8], epoch=0, batch=3).shape
+    torch.Size([2, 5])
+    >>> ids = sampler.sample([1, 2], [5, 6], epoch=0, batch=3, ranges=[(0, 10), (50, 60)])
+    >>> bool(((ids < 10) | ((ids >= 50) & (ids < 60))).all())
+    True
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        *,
+        amount: int,
+        chunks: int = 1,
+        degree_fraction: float = 0.0,
+        weight: Any | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        if num_nodes < 1 or amount < 1 or chunks < 1:
+            raise ValueError(f"num_nodes, amount and chunks must be at least 1, not {num_nodes}, {amount} and {chunks}")
+        if not 0 <= degree_fraction <= 1:
+            raise ValueError(f"degree_fraction must be from 0 to 1, not {degree_fraction}")
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
+        self.num_nodes, self.amount, self.chunks, self.seed = num_nodes, amount, chunks, seed
+        self.from_batch = round(amount * degree_fraction)
+        self.threads = thread_count(threads)
+        self._weight = None if weight is None else _checked(weight, num_nodes)
+        self._of_ranges: tuple[tuple[tuple[int, int], ...], Tensor, Tensor, Tensor | None] | None = None
+
+    def sample(
+        self, head: Any, tail: Any, *, epoch: int = 0, batch: int = 0, ranges: Ranges | None = None, chunks: int | None = None
+    ) -> Tensor:  # [b], [b] -> [chunks, amount]
+        """Negatives of a batch whose edges have these ends, the batch's own first in each chunk; `chunks` where it has fewer."""
+        chunks = self.chunks if chunks is None else chunks
+        where = head.device if isinstance(head, Tensor) else torch.device("cpu")
+        ends = torch.cat([as_ids_near(head, "head", where).long(), as_ids_near(tail, "tail", where).long()])
+        if self.from_batch and not len(ends):
+            raise ValueError("a batch without edges has no ends to draw from: use degree_fraction 0")
+        starts, before, cumulative = self._domain(ranges)
+        total = int(before[-1])
+        from_ends, drawn, _ = _native.negatives(
+            chunks * self.amount,
+            seed=self.seed,
+            epoch=epoch,
+            batch=batch,
+            num_src=max(len(ends), 1),
+            num_dst=total,
+            src=None,
+            src_cumulative=None,
+            dst_cumulative=cumulative,
+            indptr=None,
+            indices=None,
+            rounds=1,
+            threads=self.threads,
+        )
+        ids = torch.from_numpy(drawn).view(chunks, self.amount)
+        if len(starts) > 1:
+            part = torch.searchsorted(before, ids, right=True) - 1
+            ids = ids - before[part] + starts[part]
+        elif starts[0]:
+            ids = ids + starts[0]
+        ids = _moved(ids, where)
+        if self.from_batch:
+            chosen = torch.from_numpy(from_ends).view(chunks, self.amount)[:, : self.from_batch].contiguous()
+            ids[:, : self.from_batch] = ends[_moved(chosen, where)]
+        return ids
+
+    def _domain(self, ranges: Ranges | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Where the ranges start, how many nodes come before each (and in all), and the running sums of their weights."""
+        given = tuple((int(a), int(b)) for a, b in ranges) if ranges is not None else ((0, self.num_nodes),)
+        kept = self._of_ranges
+        if kept is None or kept[0] != given:
+            given = _checked_ranges(given, self.num_nodes)
+            starts = torch.tensor([a for a, _ in given])
+            before = torch.tensor([0] + [b - a for a, b in given]).cumsum(0)
+            cumulative = None
+            if self._weight is not None:
+                cumulative = torch.cat([self._weight[a:b] for a, b in given]).cumsum(0)
+                if not float(cumulative[-1]) > 0:
+                    raise ValueError(f"all nodes of the ranges {list(given)} have weight 0: there is nothing to draw")
+            kept = self._of_ranges = (given, starts, before, cumulative)
+        return kept[1:]
+
+
+def _moved(ids: Tensor, device: torch.device) -> Tensor:
+    return ids if device.type == "cpu" else ids.pin_memory().to(device, non_blocking=True)
+
+
+def _checked_ranges(ranges: tuple[tuple[int, int], ...], num_nodes: int) -> tuple[tuple[int, int], ...]:
+    for begin, end in ranges:
+        if not 0 <= begin <= end <= num_nodes:
+            raise ValueError(f"ranges hold ids from 0 to {num_nodes - 1}, not {begin} to {end - 1}")
+    kept = tuple(r for r in ranges if r[1] > r[0])
+    if not kept:
+        raise ValueError("ranges hold no node: there is nothing to draw")
+    return kept
+
+
+def _checked(weight: Any, num_nodes: int) -> Tensor:
+    weights = as_tensor(weight, "weight").double()
+    if weights.shape != (num_nodes,):
+        raise ValueError(f"weight has shape {tuple(weights.shape)} for {num_nodes} nodes")
+    if not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise ValueError("weight must hold finite numbers that are not negative")
+    return weights

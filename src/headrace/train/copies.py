@@ -1,0 +1,47 @@
+"""`Copies`: to a GPU and back on streams of their own, so that those of one batch go on while another is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Copies:
+    """Between main memory and a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._there, self._back = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def put(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], torch.cuda.Event]:
+        """Copies on the GPU, and when they will have arrived: the host does not wait."""
+        with torch.cuda.stream(self._there):
+            moved = [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
+            return moved, self.mark()
+
+    def receive(self, tensors: Sequence[Tensor | None], arrived: torch.cuda.Event) -> None:
+        """Let the current stream wait for what `put` sent, and keep its memory until this stream is done with it."""
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(arrived)
+        for tensor in tensors:
+            if tensor is not None:
+                tensor.record_stream(stream)
+
+    def mark(self) -> torch.cuda.Event:
+        """When all that was launched on the current stream so far will have ended."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def take(self, tensors: Sequence[Tensor], computed: torch.cuda.Event) -> list[Tensor]:
+        """Copies in main memory of what is there once `computed` has come; the host waits for them."""
+        with torch.cuda.stream(self._back):
+            self._back.wait_event(computed)
+            out = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+            for tensor, host in zip(tensors, out, strict=True):
+                tensor.record_stream(self._back)
+                host.copy_(tensor, non_blocking=True)
+            self.mark().synchronize()
+        return out

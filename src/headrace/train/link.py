@@ -1,0 +1,191 @@
+"""`link`: embeddings of nodes and relations, trained to tell edges from pairs that are none."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import headrace
+from headrace.graph import Dataset
+from headrace.nn import Decoder
+from headrace.store import InMemory, Partitioned, TrainedRows
+from headrace.train.link_data import LinkData
+from headrace.train.link_flow import LinkFlow
+from headrace.train.link_loop import LinkTrainer
+from headrace.train.link_options import DECODERS, LinkOptions
+from headrace.train.link_state import SavedRows
+from headrace.train.node import check_same, torch_threads
+from headrace.train.options import as_plain
+from headrace.train.row_optimizer import RowOptimizer
+from headrace.train.run import Run
+from headrace.train.watch import Watcher
+
+ROW_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+# What may differ when a run goes on: it does not change what the run computes.
+_FREE = {"threads", "checkpoint_seconds", "log_every"}
+
+
+@dataclass(frozen=True)
+class LinkResult:
+    """What training gave: how true ends of the test edges rank, the relations, and the rows of nodes.
+
+    `test` holds mrr, hits@1, hits@3, hits@10 and mean_rank, filtered, of the full ranking unless only a sampled one was asked for
+    (`ranking` and `measure` say so); and each that was asked for by name: full_filtered, full_raw, sampled_filtered, sampled_raw.
+    """
+
+    test: dict[str, Any]
+    val_mrr: float | None
+    seconds: float
+    decoder: Decoder
+    rows: InMemory | None  # None where they are on disk, in the folder `rows` of the run
+    bytes: int  # of rows and optimizer state
+    run: Path | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """As `result.json` and `--json` have it."""
+        run = None if self.run is None else str(self.run)
+        return {"test": self.test, "val_mrr": self.val_mrr, "seconds": self.seconds, "bytes": self.bytes, "run": run}
+
+
+def link(
+    data: Dataset,
+    options: LinkOptions | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    spec: str | None = None,
+) -> LinkResult:
+    """Train embeddings of the nodes of `data`, a knowledge graph or any graph, to predict its edges.
+
+    out: the run's directory: options, metrics, a timeline, checkpoints, and the rows where they live on disk.
+    resume: go on with the run at `out` from its last checkpoint. With staleness 1 the end is the same, bit by bit, as if it had
+        never stopped.
+
+    Ctrl-C lets the batches in flight land, writes a checkpoint and raises KeyboardInterrupt.
+
+    >>> import headrace as hr
+    >>> data = hr.generate.community(nodes=300, edges=6000, classes=3, features=4)
+    >>> result = hr.train.link(data, hr.train.LinkOptions(dim=16, epochs=3, batch_size=200, negatives=50))
+    >>> result.test["ranking"], result.test["mrr"] > 0.02
+    ('full', True)
+    """
+    options = options or LinkOptions()
+    if resume and out is None:
+        raise ValueError("resume goes on with the run at out: say which")
+    if options.storage == "disk" and out is None:
+        raise ValueError("storage disk keeps rows in the run's directory: pass out")
+    edges = LinkData.of(data, held_out=options.held_out, seed=options.seed)
+    if options.decoder == "auto":
+        options = replace(options, decoder="complex" if edges.labelled else "dot")
+    torch.manual_seed(options.seed)
+    decoder = make_decoder(edges, options)
+    header = header_of(data, edges, options, spec, decoder)
+    run = None if out is None else _open_run(out, header, resume)
+    with torch_threads(options.threads), ExitStack() as opened:
+        rows = _rows(edges, options, run, opened)
+        flow = LinkFlow(
+            edges.train,
+            rows,
+            decoder,
+            options,
+            weight=edges.degrees() if options.negative_weights == "degree" else None,
+            known=edges.known("train") if options.filter_negatives else None,
+        )
+        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher())
+        if resume:
+            trainer.restore()
+        end = trainer.fit(run.header if run is not None else header)
+    path = None if out is None else Path(out)
+    kept = rows if isinstance(rows, InMemory) else None
+    result = LinkResult(end["test"], end["val_mrr"], end["seconds"], decoder.eval(), kept, rows.nbytes, path)
+    if run is not None:
+        run.save_result(result.summary())
+    return result
+
+
+def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
+    """The decoder that the options describe, on their device."""
+    more = {"norm": options.norm} if options.decoder in ("transe", "rotate") else {}
+    made = DECODERS[options.decoder](options.dim, edges.num_relations, reciprocal=options.reciprocal, **more)
+    made.reset_parameters(options.init, torch.Generator().manual_seed(options.seed))
+    return made.to(options.device)
+
+
+def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitStack) -> TrainedRows:
+    """New rows, or those of a run that goes on."""
+    state = RowOptimizer(options.optimizer).state_width(options.dim)
+    init, dtype = (options.init, options.seed), ROW_TYPES[options.row_type]
+    if options.storage != "disk":
+        place = options.device if options.storage == "device" else "cpu"
+        return InMemory.create(
+            edges.num_nodes,
+            options.dim,
+            state=state,
+            dtype=dtype,
+            init=init,
+            device=place,
+            seed=options.seed,
+            threads=options.threads,
+        )
+    assert run is not None
+    path, where = run.path / "rows", options.device if options.buffer_on == "device" else "cpu"
+    if not path.exists():
+        Partitioned.create(
+            path,
+            edges.num_nodes,
+            options.dim,
+            partitions=options.partitions,
+            state=state,
+            dtype=dtype,
+            init=init,
+            seed=options.seed,
+            threads=options.threads,
+        )
+    return opened.enter_context(Partitioned.open(path, capacity=options.buffer, device=where, threads=options.threads))
+
+
+def _open_run(out: str | Path, header: dict[str, Any], resume: bool) -> Run:
+    if not resume:
+        return Run.create(out, header)
+    run = Run(out)
+    if run.header["task"] != "link":
+        raise ValueError(f"{run.path} is a run of task {run.header['task']}, not of link")
+    check_same(run.header["options"], header["options"], run.path, free=_FREE)
+    for name in ("nodes", "edges", "relations"):
+        begun, now = run.header["dataset"][name], header["dataset"][name]
+        if begun != now:
+            raise ValueError(f"{run.path} was begun on another dataset: it had {name} {begun}, this one has {now}")
+    return run
+
+
+def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | None, decoder: Decoder) -> dict[str, Any]:
+    """What `options.json` says of a run."""
+    if options.negatives == 0:
+        negatives = "all nodes"
+    elif options.partitions:
+        negatives = f"nodes of the {options.buffer} of {options.partitions} partitions that are resident"
+    else:
+        negatives = "any nodes"
+    return {
+        "task": "link",
+        "headrace": headrace.__version__,
+        "dataset": {
+            "spec": spec,
+            "name": data.info.get("name"),
+            "nodes": edges.num_nodes,
+            "edges": len(edges.train),
+            "relations": edges.num_relations,
+            "valid": len(edges.valid),
+            "test": len(edges.test),
+            "best_accuracy": None,
+        },
+        "options": as_plain(options),
+        "negatives_from": negatives,
+        "parameters": edges.num_nodes * options.dim + decoder.relation.numel(),
+    }

@@ -1,0 +1,91 @@
+"""`headrace train link`."""
+
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import headrace as hr
+from headrace.cli import app
+from headrace.cli.live import LiveView
+from headrace.train import LinkOptions, Run
+
+runner = CliRunner()
+DATASET = "generate:community?nodes=120&edges=1500&classes=3&features=2&seed=2"
+QUICK = ["--dim", "8", "--epochs", "2", "--batch-size", "100", "--negatives", "20", "--chunks", "4", "--threads", "1"]
+
+
+def train(*arguments):
+    return runner.invoke(app, ["train", "link", *map(str, arguments)])
+
+
+def test_json_is_one_object_that_names_its_measures(tmp_path):
+    result = train(
+        DATASET, *QUICK, "--ranking", "both", "--candidates", "30", "--eval-every", "1", "--out", tmp_path / "run", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["test"]["ranking"] == "full"
+    assert {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "full_filtered", "full_raw", "sampled_filtered"} <= set(
+        found["test"]
+    )
+    assert found["options"]["decoder"] == "dot"
+    assert found["seconds"] > 0
+    assert found["bytes"] == 120 * (8 + 1) * 4
+    assert Run(tmp_path / "run").result()["test"] == found["test"]
+    assert "val mrr" in result.stderr
+    assert "test mrr" in result.stderr
+
+
+def test_tables_name_full_and_sampled(tmp_path):
+    result = train(DATASET, *QUICK, "--ranking", "both", "--candidates", "30", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    for words in ("full filtered", "full raw", "sampled filtered", "hits@10", "negatives: any nodes"):
+        assert words in " ".join(result.stdout.split()), result.stdout
+
+
+def test_disk_and_its_order(tmp_path):
+    disk = ["--storage", "disk", "--partitions", "4", "--buffer", "2", "--order", "beta", "--staleness", "3"]
+    result = train(DATASET, *QUICK, *disk, "--out", tmp_path / "run", "--json")
+    assert result.exit_code == 0, result.output
+    assert "2 of 4 partitions" in Run(tmp_path / "run").header["negatives_from"]
+    again = train(DATASET, "--out", tmp_path / "run", "--resume", "--json")
+    assert json.loads(again.stdout)["test"] == json.loads(result.stdout)["test"]
+
+
+def test_a_config_file_gives_the_same_names(tmp_path):
+    (tmp_path / "recipe.toml").write_text('decoder = "distmult"\ndim = 6\nepochs = 1\nreciprocal = true\n')
+    result = train(DATASET, "--config", tmp_path / "recipe.toml", "--epochs", "2", "--out", tmp_path / "run", "--json")
+    options = json.loads(result.stdout)["options"]
+    assert (options["decoder"], options["dim"], options["epochs"], options["reciprocal"]) == ("distmult", 6, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--decoder", "transf"], "decoder must be one of"),
+        (["--storage", "disk"], "needs partitions"),
+        (["--decoder", "complex", "--dim", "7"], "even"),
+        (["--regularizer", "n3"], "give both"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(tmp_path, arguments, message):
+    result = train(DATASET, *arguments, "--out", tmp_path / "run")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_live_view_shows_a_run(tmp_path):
+    console = Console(file=open(tmp_path / "view", "w"), force_terminal=True, width=120)  # noqa: SIM115
+    view = LiveView(console)
+    data = hr.generate.community(nodes=100, edges=900, classes=2, features=2)
+    hr.train.link(data, LinkOptions(dim=4, epochs=2, batch_size=50, negatives=5, eval_every=1, threads=1), watcher=view)
+    with console.capture() as captured:
+        console.print(view._view())
+    view.close()
+    console.file.close()
+    assert "mrr" in captured.get()
+    assert "compute" in captured.get()
