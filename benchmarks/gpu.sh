@@ -29,6 +29,9 @@ trap 'rm -rf "$data"' EXIT
 bench products-sampling gpu-sampling --data "$data/products" --batches 20 --repeats 3
 bench products-gather gpu-gather --data "$data/products" --batches 8
 bench products-epoch gpu-epoch --data "$data/products" --repeats 2
+bench products-aggregate gpu-aggregate --data "$data/products"
+bench products-attend gpu-attend --data "$data/products" --repeats 3
+bench whole-graph gpu-whole-graph --scale 0.3 --repeats 3
 bench reddit-sampling gpu-sampling --data "$data/reddit" --batches 20 --repeats 3
 bench reddit-gather gpu-gather --data "$data/reddit" --batches 8
 bench papers-tiers gpu-tiers --preset papers100M --scale "${PAPERS_SCALE:-0.3}" --batches 60 --repeats 3
