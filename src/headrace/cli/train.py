@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,22 +45,8 @@ def node(
     Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with the accuracy on the
     test nodes. Ctrl-C writes a checkpoint and says how to go on.
     """
-    watcher = make_watcher()
-    try:
-        if resume:
-            if out is None:
-                raise ValueError("resume goes on with the run at out: say which, with --out")
-            options = from_plain(NodeOptions, {**Run(out).header["options"], **given})
-        data = named(dataset)
-        place = out if out is not None else next_name(Path("runs"), f"{short_name(dataset)}-{options.model}")
-        result = run_node(data, options, place, dataset, watcher, resume=resume)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except (ValueError, OSError, CheckpointError, FloatingPointError) as error:
-        raise refused(str(error), NodeOptions) from None
-    if json:
-        print(json_module.dumps({**result.summary(), "options": Run(place).header["options"], "dataset": dataset}))
-    else:
+    result, data = _trained("node", options, given, dataset, out, options.model, resume=resume, json=json, train=train_node)
+    if not json:
         show_result(result, data)
 
 
@@ -79,30 +65,47 @@ def link(
     Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with how the true ends of
     the test edges rank. Ctrl-C writes a checkpoint and says how to go on.
     """
+    result, _ = _trained("link", options, given, dataset, out, options.decoder, resume=resume, json=json, train=train_link)
+    if not json:
+        show_links(result)
+
+
+def _trained(
+    task: str,
+    options: Any,
+    given: dict[str, Any],
+    dataset: str,
+    out: Path | None,
+    name: str,
+    *,
+    resume: bool,
+    json: bool,
+    train: Callable[..., Any],
+) -> tuple[Any, Dataset]:
+    """The result of a recipe, printed if it is to be JSON, and the data it was trained on. `name` is for a new run's directory."""
     watcher = make_watcher()
     try:
         if resume:
             if out is None:
                 raise ValueError("resume goes on with the run at out: say which, with --out")
-            options = from_plain(LinkOptions, {**Run(out).header["options"], **given})
+            options = from_plain(type(options), {**Run(out).header["options"], **given})
         data = named(dataset)
-        place = out if out is not None else next_name(Path("runs"), f"{short_name(dataset)}-{options.decoder}")
-        with _saying_how_to_go_on("link", dataset, place, watcher):
-            result = train_link(data, options, out=place, resume=resume, watcher=watcher, spec=dataset)
+        place = out if out is not None else next_name(Path("runs"), f"{short_name(dataset)}-{name}")
+        with _saying_how_to_go_on(task, dataset, place, watcher):
+            result = train(data, options=options, out=place, resume=resume, watcher=watcher, spec=dataset)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (ValueError, OSError, CheckpointError, FloatingPointError) as error:
-        raise refused(str(error), LinkOptions) from None
+        raise refused(str(error), type(options)) from None
     if json:
         print(json_module.dumps({**result.summary(), "options": Run(place).header["options"], "dataset": dataset}))
-    else:
-        show_links(result)
+    return result, data
 
 
-def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher: Watcher, *, resume: bool = False) -> NodeResult:
+def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher: Watcher) -> NodeResult:
     """Train; on Ctrl-C say how to go on."""
     with _saying_how_to_go_on("node", spec, out, watcher):
-        return train_node(data, options=options, out=out, resume=resume, watcher=watcher, spec=spec)
+        return train_node(data, options=options, out=out, watcher=watcher, spec=spec)
 
 
 @contextmanager
