@@ -9,6 +9,7 @@ from headrace.cli.export import export
 from headrace.cli.import_ import import_command
 from headrace.cli.info import info
 from headrace.cli.neighbours import neighbours
+from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
 from headrace.cli.report import report
@@ -25,6 +26,7 @@ app.command("import")(import_command)
 app.command("info")(info)
 app.command("reorder")(reorder)
 app.command("advise")(advise_command)
+app.command("plan")(plan)
 app.command("bench")(bench)
 app.add_typer(train)
 app.command("predict")(predict)
