@@ -1,8 +1,8 @@
 """What an epoch of link prediction moves: pure functions of the sizes of a graph, its rows and its buffer.
 
 Rows and their state are S = nodes * row bytes, in p partitions of which an order loads L and writes back as many; edges are read
-once. So a disk moves 2 L S / p + 12 E bytes an epoch (Mohoney et al., "Marius", OSDI 2021, section 4) if the buffer is kept from one
-epoch to the next.
+once. So a disk moves 2 L S / p + 12 E bytes an epoch (Mohoney et al., "Marius", OSDI 2021, section 4) if the buffer is kept from
+one epoch to the next.
 """
 
 from __future__ import annotations

@@ -9,9 +9,11 @@ from headrace._sizes import format_size
 from headrace.pipeline.orders import ORDERS, fewest_swaps
 from headrace.plan.decided import Candidate, Choice, Decided, seconds
 from headrace.plan.link_cost import Traffic, batch_rows, order_loads
-from headrace.plan.link_setting import LinkSetting
+from headrace.plan.link_setting import SPARE, LinkSetting
 
 _PARTITIONS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_WALKED = ("hilbert", "hilbert_symmetric", "row_major")  # orders whose loads have no formula: they are made to count them
+_MOST_WALKED = 32  # partitions, beyond which that takes seconds
 _LEAST_PARTITION = 1 << 20  # bytes that are worth a request to a disk
 _ROWS_PER_STALE = 100  # of so many rows, one may be in a batch under way
 _MOST_STALE = 16
@@ -90,14 +92,14 @@ def link_plan(
     """Plan the training of `nodes` rows of `dim` floats on `edges` edges: storage, partitions, buffer, order, batch, staleness.
 
     Rows live in the first memory that holds them: the GPU's, main memory, the disk. There, the buffer is as large as memory allows.
-    The order is COMET, with l = 2 p / c groups, unless another is asked for, or `edge_rate` shows that the disk would be waited for.
+    The order is COMET, with l = 2 p / c groups, unless another is asked for, or `edge_rate` says that a disk would be waited for.
 
     memory, device_memory: bytes that training may take; without `device_memory` there is no GPU.
     disk_rate, write_rate: bytes a second, read while as many may be written; `write_rate` is as `disk_rate` unless given.
     link_rate: bytes a second between main memory and a GPU, each way.
     edge_rate: edges a second that are trained where nothing is waited for.
 
-    >>> plan = link_plan(86_054_151, 304_727_650, 100, memory=56 << 30, disk_rate=400e6, optimizer="adagrad")
+    >>> plan = link_plan(86_054_151, 304_727_650, 100, memory=63 << 30, disk_rate=400e6, optimizer="adagrad")
     >>> plan.storage, plan.partitions, plan.buffer, plan.order
     ('disk', 16, 8, 'comet')
     """
@@ -145,25 +147,28 @@ def _storage_choice(setting: LinkSetting, chosen: Storage, batch_size: int, disk
     need, link = setting.needed(setting.table), setting.link(batch_size)
     ways = []
     if setting.device_memory is not None:
-        ways.append(Candidate("device", 0.0, setting.seconds()))
-    ways.append(Candidate("host", link.bytes, setting.seconds(link=link)))
+        ways.append(Candidate("device" if chosen == "device" else "device, too small", 0.0, setting.seconds()))
+    fits = setting.table <= setting.room(setting.memory)
+    ways.append(Candidate("host" if fits else "host, too small", link.bytes, setting.seconds(link=link)))
     if disk is not None:
         ways.append(Candidate("disk", disk.bytes, setting.seconds(disk=disk)))
     given = [f"main memory has {format_size(setting.memory)}"]
     if setting.device_memory is not None:
         given.insert(0, f"the GPU has {format_size(setting.device_memory)}")
     reason = f"rows, state, edges and batches need {format_size(need)}; {', '.join(given)}"
-    why = {"device": ": they fit beside the computation", "host": ": they fit there", "disk": ": neither holds them"}
-    if chosen == "disk" and setting.device_memory is None:
-        why["disk"] = ": too little"
+    why = {
+        "device": ": they fit beside the computation",
+        "host": ": they fit there",
+        "disk": f". The disk needs room for every row twice, {format_size(2 * setting.table)}",
+    }
     return Choice("storage", chosen, tuple(ways), reason + why[chosen])
 
 
 def _shapes(setting: LinkSetting, order: str) -> list[tuple[int, int]]:
     """The largest buffer that memory holds, of every number of partitions that it makes sense for."""
     found = []
-    most = max(16, setting.table // _LEAST_PARTITION)
-    for partitions in (p for p in _PARTITIONS if p <= min(most, setting.nodes)):
+    most = min(max(16, setting.table // _LEAST_PARTITION), setting.nodes, _MOST_WALKED if order in _WALKED else _PARTITIONS[-1])
+    for partitions in (p for p in _PARTITIONS if p <= most):
         for buffer in range(partitions - 1, 1, -1):
             fits = setting.slots(partitions, buffer) <= setting.room(setting.memory)
             if fits and (order != "comet" or _grouped(partitions, buffer)):
@@ -181,7 +186,7 @@ def _shape(setting: LinkSetting, order: str) -> tuple[int, int]:
     """Partitions and buffer with the fewest bytes, and of those the fewest partitions."""
     shapes = _shapes(setting, order)
     if not shapes:
-        least = setting.needed(setting.slots(_PARTITIONS[-1], 2))
+        least = setting.needed(setting.slots(_MOST_WALKED if order in _WALKED else _PARTITIONS[-1], 2))
         raise ValueError(
             f"memory={format_size(setting.memory)} is too small for {setting.nodes:,} rows of {setting.row_bytes} bytes and "
             f"{setting.edges:,} edges, even on disk: give at least {format_size(least)}, or a smaller dim, or row_type bf16"
@@ -195,10 +200,8 @@ def _shape_choice(setting: LinkSetting, order: str, partitions: int, buffer: int
         moved = setting.disk(order, *shape)
         ways.append(Candidate(f"{shape[1]} of {shape[0]} partitions", moved.bytes, setting.seconds(disk=moved)))
     place = "the GPU's memory" if buffer_on == "device" else "main memory"
-    reason = (
-        f"the buffer with {buffer} of {partitions} and 2 more to read ahead takes {format_size(setting.slots(partitions, buffer))} of "
-        f"{place}, each partition {format_size(setting.table / partitions)}: the fewest bytes, in as few partitions as that takes"
-    )
+    size = format_size(setting.slots(partitions, buffer))
+    reason = f"{buffer} of {partitions} resident and {SPARE} more to read ahead take {size} of {place}, each partition {format_size(setting.table / partitions)}: the fewest bytes, in as few partitions as that takes"
     return Choice("partitions and buffer", f"{buffer} of {partitions} partitions", tuple(ways), reason)
 
 
@@ -212,14 +215,17 @@ def _order(setting: LinkSetting, link: Traffic) -> str:
 
 def _order_choice(setting: LinkSetting, chosen: str, partitions: int, buffer: int, *, asked: bool) -> Choice:
     ways = []
-    for name in (n for n in ORDERS if n != "comet" or _grouped(partitions, buffer)):
+    for name in ORDERS:
+        if (name == "comet" and not _grouped(partitions, buffer)) or (name in _WALKED and partitions > _MOST_WALKED):
+            continue
         moved = setting.disk(name, partitions, buffer)
         ways.append(Candidate(name, moved.bytes, setting.seconds(disk=moved)))
     loads = f"{order_loads(chosen, partitions, buffer)} loads an epoch, at least {fewest_swaps(partitions, buffer)} in any order"
     if asked:
         return Choice("order", chosen, tuple(ways), f"as asked: {loads}")
     if chosen == "comet":
-        why = f"{loads}; buckets of random groups, {2 * partitions // buffer} of them, come in random states, which learns best"
+        groups = 2 * partitions // buffer
+        why = f"{loads}; {groups} random groups, and buckets in random states, mix edges more than orders of fewer loads do"
     else:
         why = f"{loads}; the computation would wait for the disk, so the fewest loads are the fastest"
     return Choice("order", chosen, tuple(ways), why)
@@ -234,11 +240,11 @@ def _batch_choice(setting: LinkSetting, asked: int | None) -> Choice:
         size = min(usual, max(setting.edges // _UPDATES, 100))
         while size > 100 and setting.batch_bytes(size) > setting.for_batches():
             size //= 2
-        reason = (
-            f"at most {usual:,} edges; at least {_UPDATES} updates an epoch, and {format_size(setting.for_batches())} for batches"
-        )
+        room = format_size(setting.for_batches())
+        reason = f"at most {usual:,} edges, at least {_UPDATES} updates an epoch, and no more than {room} for batches in flight"
     ways = []
-    for edges in sorted({size, max(size // 10, 1), size * 10}):
+    others = {max(size // 10, 1), size * 10} if setting.device_memory is not None else set()  # without a GPU they move nothing
+    for edges in sorted({size} | others):
         moved = setting.link(edges)
         ways.append(Candidate(str(edges), moved.bytes, setting.seconds(link=moved)))
     return Choice("batch size", str(size), tuple(ways), reason)

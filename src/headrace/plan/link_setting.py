@@ -1,4 +1,4 @@
-"""`LinkSetting`: the graph, the machine and the rows that a plan of link prediction is made for; what fits, and how long it takes."""
+"""`LinkSetting`: the graph, the machine and the rows that link prediction is planned for; what fits, and how long it takes."""
 
 from __future__ import annotations
 
