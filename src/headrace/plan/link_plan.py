@@ -116,10 +116,9 @@ def link_plan(
     link, on_device = setting.link(size), device_memory is not None and storage == "device"
     if storage != "disk":
         moved = Traffic(0.0, 0.0) if on_device else link
-        choices = (_storage_choice(setting, storage, size, None), batch, _staleness_choice(setting, moved, None, size, staleness))
+        kept = (_storage_choice(setting, storage, size, None), batch, _staleness_choice(setting, moved, None, size, staleness))
         took = setting.seconds(link=moved, stale=staleness > 1)
-        nothing = Traffic(0.0, 0.0)
-        return LinkPlan(setting, storage, 0, 0, "host", None, size, staleness, nothing, moved, took, choices)
+        return LinkPlan(setting, storage, 0, 0, "host", None, size, staleness, Traffic(0.0, 0.0), moved, took, kept)
     name = order or _order(setting, link)
     partitions, buffer = _shape(setting, name)
     disk = setting.disk(name, partitions, buffer)
@@ -201,7 +200,10 @@ def _shape_choice(setting: LinkSetting, order: str, partitions: int, buffer: int
         ways.append(Candidate(f"{shape[1]} of {shape[0]} partitions", moved.bytes, setting.seconds(disk=moved)))
     place = "the GPU's memory" if buffer_on == "device" else "main memory"
     size = format_size(setting.slots(partitions, buffer))
-    reason = f"{buffer} of {partitions} resident and {SPARE} more to read ahead take {size} of {place}, each partition {format_size(setting.table / partitions)}: the fewest bytes, in as few partitions as that takes"
+    reason = (
+        f"{buffer} of {partitions} resident and {SPARE} more to read ahead take {size} of {place}, each partition "
+        f"{format_size(setting.table / partitions)}: the fewest bytes, in as few partitions as that takes"
+    )
     return Choice("partitions and buffer", f"{buffer} of {partitions} partitions", tuple(ways), reason)
 
 

@@ -140,7 +140,7 @@ def _questions(decoder: Decoder, row: Tensor, relation: int | None) -> dict[str,
 
     def cosine(rows: Tensor) -> Tensor:
         # A row of zeros points nowhere: it is near to nothing.
-        lengths = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(row)
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(row)
         return (rows @ row) / lengths.clamp_min(torch.finfo(torch.float32).tiny)
 
     found = {"nearest": scored(row) if isinstance(decoder, DistanceDecoder) else cosine}

@@ -56,7 +56,8 @@ def open_links(path: str | os.PathLike[str]) -> Iterator[TrainedLinks]:
         if not (run.path / "rows" / "meta.json").is_file():
             raise _unfinished(run)
         with Partitioned.open(run.path / "rows", capacity=1, spare=0) as store:
-            saved = torch.load(BytesIO(store.extra), weights_only=True, map_location="cpu") if store.extra else None
+            extra = store.extra
+            saved = torch.load(BytesIO(extra), weights_only=True, map_location="cpu") if isinstance(extra, bytes) else None
             _take(saved, decoder, run)
             yield TrainedLinks(store, decoder, relations, options)
         return
