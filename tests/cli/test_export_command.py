@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -100,3 +101,13 @@ def test_wrong_questions_are_refused_in_one_line(arguments, message):
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupted_export_says_so(tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["headrace.cli.export"], "export_rows", stop)
+    done = command("export", "run", "--out", tmp_path / "e.parquet")
+    assert done.exit_code == 130
+    assert "interrupted: nothing was written" in done.stderr

@@ -63,11 +63,12 @@ class LinkPlan(Decided):
     def summary(self) -> str:
         setting = self.setting
         known = "" if setting.edge_rate is not None else ", besides what is computed"
+        took = f"at least {seconds(self.seconds)}{known}" if self.seconds else "the computation is all there is to wait for"
         return (
             f"{setting.nodes:,} nodes, {setting.edges:,} edges, {setting.dim} floats: rows and state of "
             f"{format_size(setting.table)} ({setting.row_bytes} bytes a node)\n"
             f"predicted for an epoch: {format_size(self.disk.read)} read from disk, {format_size(self.disk.written)} written, "
-            f"{format_size(self.link.bytes)} to the GPU and back; at least {seconds(self.seconds)}{known}"
+            f"{format_size(self.link.bytes)} to the GPU and back; {took}"
         )
 
 
