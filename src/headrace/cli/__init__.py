@@ -5,8 +5,11 @@ import typer
 from headrace.cli.advise import advise_command
 from headrace.cli.bench import bench
 from headrace.cli.demo import demo
+from headrace.cli.export import export
 from headrace.cli.import_ import import_command
 from headrace.cli.info import info
+from headrace.cli.neighbours import neighbours
+from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
 from headrace.cli.report import report
@@ -23,9 +26,12 @@ app.command("import")(import_command)
 app.command("info")(info)
 app.command("reorder")(reorder)
 app.command("advise")(advise_command)
+app.command("plan")(plan)
 app.command("bench")(bench)
 app.add_typer(train)
 app.command("predict")(predict)
+app.command("export")(export)
+app.command("neighbours")(neighbours)
 app.command("report")(report)
 app.command("demo")(demo)
 

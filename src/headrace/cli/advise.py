@@ -24,7 +24,7 @@ from headrace.graph import Dataset
 from headrace.graph.named import named
 from headrace.nn.gnn import KINDS
 from headrace.plan import Machine, Plan, Verification, advise, probe, verify
-from headrace.plan.plan import seconds
+from headrace.plan.decided import Decided, seconds
 
 _TYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -133,10 +133,9 @@ def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
-def show_plan(plan: Plan, console: Console) -> None:
+def show_plan(plan: Decided, console: Console) -> None:
     """A table of choices, each candidate with what it is predicted to move and to take; and why each was chosen."""
-    summary, *_ = str(plan).split("\n\n")
-    console.print(escape(summary), highlight=False)
+    console.print(escape(plan.summary), highlight=False)
     table = Table()
     for name in ("choice", "candidate"):
         table.add_column(name)

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from headrace.graph.graph import Graph
 from headrace.graph.io import ArrayReader, DatasetWriter
+from headrace.graph.names import Names
 from headrace.graph.permutation import checked_order, inverse
 from headrace.graph.reorder.decide import auto
 from headrace.graph.reorder.move import Columns, columns_of, moved_extra, moved_id_map
 from headrace.graph.reorder.orders import Progress, order_by_name
 
+_NAMES = "names_"
 _GRAPH_ARRAYS = ("indptr", "indices", "weight", "time", "edge_id")
 
 
@@ -28,7 +30,8 @@ class Dataset:
     `splits` names node ids: `{"train": ids, "val": ids, "test": ids}`. `extra` holds any further arrays of the data (triples,
     times, further splits) under their own names. `info` is a dictionary of plain values (name, classes, how it was made).
     `id_map` is a Parquet file with columns `node` and `id`, which joins node ids back to those an import began with. `order` is the
-    permutation of a dataset that was reordered: the id that each node had before.
+    permutation of a dataset that was reordered: the id that each node had before. `names` are files (texts with a line for each, or
+    Parquet as `id_map`) of what "nodes" and "relations" are called; nodes by the ids they had before any reordering.
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=100, edges=600, classes=3, features=8)
@@ -45,6 +48,7 @@ class Dataset:
     info: dict[str, object] = field(default_factory=dict)
     id_map: Path | None = None
     order: Tensor | None = None
+    names: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "order"):
@@ -140,6 +144,7 @@ class Dataset:
             info=info,
             id_map=None if self.id_map is None else moved_id_map(self.id_map, order),
             order=self.original_ids.index_select(0, order),
+            names=dict(self.names),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -150,6 +155,8 @@ class Dataset:
             writer.info = dict(self.info)
             if self.id_map is not None:
                 shutil.copyfile(self.id_map, writer.side_file("ids"))
+            for name, path in self.names.items():
+                Names(path).save(writer.side_file(f"{_NAMES}{name}"))
 
     def _arrays(self) -> dict[str, Tensor]:
         named: dict[str, Tensor | None] = {name: getattr(self.graph, name) for name in _GRAPH_ARRAYS}
@@ -193,4 +200,5 @@ def open_dataset(path: str | os.PathLike[str], *, verify: bool = False) -> Datas
         info=reader.info,
         id_map=reader.files.get("ids"),
         order=arrays.get("order"),
+        names={name[len(_NAMES) :]: file for name, file in reader.files.items() if name.startswith(_NAMES)},
     )

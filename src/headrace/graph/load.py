@@ -14,6 +14,8 @@ from torch import Tensor
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 
+_NAMES = {"nodes": "entities.txt.gz", "relations": "relations.txt.gz"}
+
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -32,6 +34,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     | `snapshot_ptr`, `edge_index` | all snapshots together | `extra`: snapshots and signals |
     | `a_b` pairs with `num_a`, `num_b` | all kinds of nodes, one after the other, both directions | `extra`: the pairs |
 
+    Names of nodes and relations are in `entities.txt.gz` and `relations.txt.gz` beside it, where there are any, a line for each.
     Where there are several official splits, `splits` holds the first and `extra` all of them.
     """
     folder = root if root is not None else os.environ.get("HEADRACE_DATA") or _nearest(name)
@@ -47,6 +50,9 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
         arrays: Arrays = {key: archive[key] for key in archive.files}
     data = _reader_of(arrays)(arrays)
     data.info["name"] = name
+    for what, text in _NAMES.items():
+        if (folder / name / text).is_file():
+            data.names[what] = folder / name / text
     return data
 
 

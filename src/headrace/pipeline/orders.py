@@ -136,10 +136,8 @@ def best(partitions: int, capacity: int) -> Order:
     >>> best(16, 8).swaps, best(16, 4).swaps
     (16, 38)
     """
-    _check(partitions, capacity)
-    found = json.loads(files("headrace.pipeline").joinpath("orders.json").read_text())
-    swaps = found.get(f"{partitions},{capacity}")
-    return beta(partitions, capacity) if swaps is None else from_swaps(partitions, capacity, [(a, b) for a, b in swaps])
+    swaps = _searched(partitions, capacity)
+    return beta(partitions, capacity) if swaps is None else from_swaps(partitions, capacity, swaps)
 
 
 ORDERS = {
@@ -179,6 +177,12 @@ def beta_swaps(partitions: int, capacity: int) -> int:
     return rest + ((rounds + 1) * (2 * rest - rounds * (capacity - 1))) // 2
 
 
+def best_swaps(partitions: int, capacity: int) -> int:
+    """The loads of `best`, without making it."""
+    swaps = _searched(partitions, capacity)
+    return beta_swaps(partitions, capacity) if swaps is None else len(swaps)
+
+
 def replay(order: Order) -> int:
     """Go through an order as a buffer would: its swaps, or a ValueError that says what is wrong with it.
 
@@ -199,6 +203,14 @@ def replay(order: Order) -> int:
     if len(seen) != order.partitions**2:
         raise ValueError(f"{len(seen)} of {order.partitions**2} buckets are trained")
     return order.swaps
+
+
+def _searched(partitions: int, capacity: int) -> list[Swap] | None:
+    """The swaps that a search found, if it found any."""
+    _check(partitions, capacity)
+    found = json.loads(files("headrace.pipeline").joinpath("orders.json").read_text())
+    swaps = found.get(f"{partitions},{capacity}")
+    return None if swaps is None else [(a, b) for a, b in swaps]
 
 
 def _check(partitions: int, capacity: int) -> None:

@@ -1,10 +1,25 @@
 """Plans: a machine that was measured and a graph whose properties are known decide how a model is trained, and say why."""
 
 from headrace.plan.advise import advise
+from headrace.plan.decided import Candidate, Choice
+from headrace.plan.link_plan import LinkPlan, link_plan
 from headrace.plan.machine import Machine
-from headrace.plan.plan import Candidate, Choice, Configuration, Plan
+from headrace.plan.plan import Configuration, Plan
 from headrace.plan.probe import probe
 from headrace.plan.verify import Verification, verify
 from headrace.plan.workload import Workload
 
-__all__ = ["Candidate", "Choice", "Configuration", "Machine", "Plan", "Verification", "Workload", "advise", "probe", "verify"]
+__all__ = [
+    "Candidate",
+    "Choice",
+    "Configuration",
+    "LinkPlan",
+    "Machine",
+    "Plan",
+    "Verification",
+    "Workload",
+    "advise",
+    "link_plan",
+    "probe",
+    "verify",
+]

@@ -13,8 +13,9 @@ from headrace.graph import Graph, reorder
 from headrace.graph.properties import Properties
 from headrace.graph.reorder.orders import Progress
 from headrace.plan.cost import CACHE_SHARE, Cost
+from headrace.plan.decided import Candidate, Choice
 from headrace.plan.machine import Machine
-from headrace.plan.plan import AS_IT_IS, Candidate, Choice, Configuration, Plan
+from headrace.plan.plan import AS_IT_IS, Configuration, Plan
 from headrace.plan.steps import How, forward_cost, step_cost, summed_width, sums_per_step, ways
 from headrace.plan.sums import Kernel, Sums
 from headrace.plan.workload import Workload

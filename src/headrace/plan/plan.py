@@ -1,8 +1,8 @@
-"""`Plan`: decisions with what they were made from, what they are predicted to cost, and why; printable as a table."""
+"""`Plan`: how a model is trained on a whole graph, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,36 +15,13 @@ from headrace.graph.properties import Properties
 from headrace.nn import GNN
 from headrace.nn.first_sum import Keep
 from headrace.plan.cost import Cost
+from headrace.plan.decided import Choice, Decided, seconds
 from headrace.plan.machine import Machine
 from headrace.plan.steps import How
 from headrace.plan.sums import Kernel
 from headrace.plan.workload import Workload
 
 AS_IT_IS = "as it is"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way that was weighed. Bytes and seconds are of a training step, unless its choice says what else."""
-
-    name: str
-    bytes: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was decided, among which candidates, and the reason in words."""
-
-    name: str
-    chosen: str
-    alternatives: tuple[Candidate, ...]
-    reason: str
-
-    @property
-    def candidate(self) -> Candidate:
-        """What was chosen, with its prediction."""
-        return next(c for c in self.alternatives if c.name == self.chosen)
 
 
 @dataclass(frozen=True)
@@ -74,7 +51,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Decided):
     """What `advise` decided. `str(plan)` is a table of the choices with their predictions and reasons."""
 
     choices: tuple[Choice, ...]
@@ -88,15 +65,6 @@ class Plan:
     seconds_of: Mapping[Configuration, float] = field(repr=False, compare=False)  # a step of every configuration that was costed
     kernels: Mapping[str, tuple[Kernel, ...]] = field(repr=False, compare=False)  # of each choice of kernel, the chosen one first
     order: Tensor | None = field(default=None, repr=False, compare=False)  # [num_nodes], where the nodes are to be reordered
-
-    def __iter__(self) -> Iterator[Choice]:
-        return iter(self.choices)
-
-    def __getitem__(self, name: str) -> Choice:
-        for choice in self.choices:
-            if choice.name == name:
-                return choice
-        raise KeyError(f"this plan has no choice {name!r}: it has {', '.join(choice.name for choice in self.choices)}")
 
     def apply(self, data: Dataset, *, features: bool = True) -> Dataset:
         """The dataset as planned: its nodes reordered if they are to be, its features in the type that was chosen.
@@ -131,27 +99,12 @@ class Plan:
             "machine": self.machine.as_dict(),
         }
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
         found = self.properties
-        lines = [
+        return (
             f"{self.workload.kind} {' -> '.join(map(str, self.workload.dims))} over {found.nodes:,} nodes, {found.edges:,} edges "
-            f"on {self.machine.name} ({self.machine.device}), {self.epochs} epochs",
+            f"on {self.machine.name} ({self.machine.device}), {self.epochs} epochs\n"
             f"predicted: forward {seconds(self.forward.seconds)}, step {seconds(self.step.seconds)} "
-            f"({format_size(self.step.bytes)} moved)",
-        ]
-        for choice in self.choices:
-            lines.append("")
-            lines.append(f"{choice.name}: {choice.chosen}")
-            for candidate in choice.alternatives:
-                mark = "*" if candidate.name == choice.chosen else " "
-                lines.append(f"  {mark} {candidate.name:<28} {format_size(candidate.bytes):>10} {seconds(candidate.seconds):>10}")
-            lines.append(f"  {choice.reason}")
-        return "\n".join(lines)
-
-
-def seconds(value: float) -> str:
-    """Seconds for a reader: `1.5 ms`."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e6:.3g} us"
+            f"({format_size(self.step.bytes)} moved)"
+        )

@@ -17,7 +17,8 @@ from headrace import _native
 from headrace.graph import Dataset, Graph
 from headrace.kernels import aggregate, prepare
 from headrace.loader import WholeBatch
-from headrace.plan.plan import AS_IT_IS, Configuration, Plan, seconds
+from headrace.plan.decided import seconds
+from headrace.plan.plan import AS_IT_IS, Configuration, Plan
 from headrace.plan.sums import Kernel
 
 NEAR = 1.1  # a choice is as good as the best if it takes at most this many times as long

@@ -30,15 +30,18 @@ def save_checkpoint(path: Path, state: dict[str, Any], log: BinaryIO | None = No
         raise CheckpointError(f"the checkpoint could not be written: {error.strerror or error}{kept}") from error
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state that was saved. Only tensors and plain values are read: a file from elsewhere cannot run code."""
+def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """The state that was saved. Only tensors and plain values are read: a file from elsewhere cannot run code.
+
+    mapped: leave tensors in the file, to be read where they are looked at.
+    """
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
         with ZipFile(path) as archive:  # torch does not look at the checksums that it writes
             if (part := archive.testzip()) is not None:
                 raise ValueError(f"the checksum of {part} is wrong")
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu", mmap=mapped)
         found = state.pop("format")
     except Exception as error:  # torch has no one error for a file it cannot read
         raise CheckpointError(f"{path} is damaged or no checkpoint: {error}") from None

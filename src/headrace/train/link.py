@@ -16,7 +16,7 @@ from headrace.store import InMemory, Partitioned, TrainedRows
 from headrace.train.link_data import LinkData
 from headrace.train.link_flow import LinkFlow
 from headrace.train.link_loop import LinkTrainer
-from headrace.train.link_options import DECODERS, LinkOptions
+from headrace.train.link_options import LinkOptions, decoder_of
 from headrace.train.link_state import SavedRows
 from headrace.train.node import check_same, torch_threads
 from headrace.train.options import as_plain
@@ -111,8 +111,7 @@ def link(
 
 def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
     """The decoder that the options describe, on their device."""
-    more = {"norm": options.norm} if options.decoder in ("transe", "rotate") else {}
-    made = DECODERS[options.decoder](options.dim, edges.num_relations, reciprocal=options.reciprocal, **more)
+    made = decoder_of(edges.num_relations, options)
     made.reset_parameters(options.init, torch.Generator().manual_seed(options.seed))
     return made.to(options.device)
 

@@ -104,3 +104,9 @@ class LinkOptions(LoopOptions):
         if self.order == "comet":
             return ORDERS["comet"](self.partitions, self.buffer, seed=self.seed * 1_000_003 + epoch)  # type: ignore[call-arg]
         return ORDERS[self.order](self.partitions, self.buffer)
+
+
+def decoder_of(relations: int, options: LinkOptions) -> Decoder:
+    """The decoder that the options describe, untrained."""
+    more = {"norm": options.norm} if options.decoder in ("transe", "rotate") else {}
+    return DECODERS[options.decoder](options.dim, relations, reciprocal=options.reciprocal, **more)

@@ -79,8 +79,8 @@ class Run:
         """How long the log is: what a checkpoint remembers."""
         return self._log.tell() if self._log is not None else self._log_size()
 
-    def load_checkpoint(self, name: str = "last") -> dict[str, Any]:
-        return load_checkpoint(self._checkpoint(name))
+    def load_checkpoint(self, name: str = "last", *, mapped: bool = False) -> dict[str, Any]:
+        return load_checkpoint(self._checkpoint(name), mapped=mapped)
 
     def has_checkpoint(self, name: str = "last") -> bool:
         return self._checkpoint(name).exists()

@@ -1,0 +1,121 @@
+"""`headrace plan`: how to train embeddings on a machine, before anything is trained."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import shlex
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from headrace._sizes import parse_size
+from headrace.cli.advise import show_plan
+from headrace.cli.options import refused, takes
+from headrace.cli.train import DATASET
+from headrace.graph import Dataset
+from headrace.graph.named import named
+from headrace.plan import LinkPlan, link_plan
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Options of `headrace plan`."""
+
+    nodes: int | None = field(default=None, metadata={"help": "nodes, where there is no dataset yet"})
+    edges: int | None = field(default=None, metadata={"help": "training edges, where there is no dataset yet"})
+    dim: int = field(default=100, metadata={"help": "floats per node"})
+    memory: str | None = field(default=None, metadata={"help": "main memory to use, as in 16GiB (default: three quarters of all)"})
+    device_memory: str | None = field(
+        default=None,
+        metadata={"help": "memory of the GPU, as in 80GiB; 0 for none (default: what is free, if there is one)"},
+    )
+    disk_rate: str = field(default="1GB", metadata={"help": "bytes a second that the disk reads, and writes meanwhile"})
+    write_rate: str | None = field(default=None, metadata={"help": "bytes a second that it writes (default: as it reads)"})
+    edge_rate: float | None = field(
+        default=None, metadata={"help": "edges a second that the device trains, if known: a run in memory shows it"}
+    )
+    optimizer: Literal["row_adagrad", "adagrad", "sgd"] = field(
+        default="row_adagrad", metadata={"help": "how rows are updated, by one or dim floats of state"}
+    )
+    row_type: Literal["fp32", "bf16"] = field(default="fp32", metadata={"help": "type that rows are kept in"})
+    order: Literal["auto", "beta", "comet", "hilbert", "hilbert_symmetric", "row_major", "best"] = field(
+        default="auto", metadata={"help": "in which partitions come together"}
+    )
+    batch_size: int | None = field(default=None, metadata={"help": "edges per step (default: planned)"})
+    chunks: int = field(default=10, metadata={"help": "parts of a batch that have negatives of their own"})
+    negatives: int = field(default=100, metadata={"help": "nodes that the edges of a chunk share as negatives"})
+
+
+@takes(PlanOptions)
+def plan(
+    options: PlanOptions,
+    dataset: Annotated[str | None, typer.Argument(help=DATASET, show_default=False)] = None,
+    json: Annotated[bool, typer.Option("--json", help="print one object in place of the tables")] = False,
+) -> None:
+    """Say how embeddings are best trained by `train link`: where rows live, partitions, buffer, order, batch size, staleness.
+
+    Predicts the bytes and seconds of an epoch, gives the reasons, and ends with the command to train. Nothing is trained.
+    """
+    try:
+        made = _plan(options, dataset)
+    except (ValueError, OSError) as error:
+        raise refused(str(error), PlanOptions) from None
+    command = _command(made, dataset)
+    if json:
+        print(json_module.dumps(made.as_dict() | {"dataset": dataset, "command": command}))
+        return
+    console = Console()
+    show_plan(made, console)
+    console.print(f"\n[bold]{escape(command)}[/bold]", highlight=False, soft_wrap=True)
+
+
+def _plan(options: PlanOptions, dataset: str | None) -> LinkPlan:
+    nodes, edges = options.nodes, options.edges
+    if dataset is not None:
+        data = named(dataset)
+        nodes, edges = nodes or data.num_nodes, edges or _training_edges(data)
+    if nodes is None or edges is None:
+        raise ValueError("give a dataset, or its nodes and edges")
+    memory = parse_size(options.memory) if options.memory is not None else _physical_memory() * 3 // 4
+    return link_plan(
+        nodes,
+        edges,
+        options.dim,
+        memory=memory,
+        device_memory=_device_memory() if options.device_memory is None else parse_size(options.device_memory) or None,
+        disk_rate=parse_size(options.disk_rate),
+        write_rate=None if options.write_rate is None else parse_size(options.write_rate),
+        edge_rate=options.edge_rate,
+        optimizer=options.optimizer,
+        row_type=options.row_type,
+        order=None if options.order == "auto" else options.order,
+        batch_size=options.batch_size,
+        chunks=options.chunks,
+        negatives=options.negatives,
+    )
+
+
+def _training_edges(data: Dataset) -> int:
+    """Triples to train on, or about nine tenths of a graph's edges: the others are held out."""
+    train = data.extra.get("train")
+    return len(train) if train is not None and train.dim() == 2 and train.shape[1] >= 3 else max(data.num_edges * 9 // 10, 1)
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _device_memory() -> int | None:
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+
+
+def _command(made: LinkPlan, dataset: str | None) -> str:
+    words = ["headrace", "train", "link", dataset or "DATASET"]
+    for name, value in made.options().items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
