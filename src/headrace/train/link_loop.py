@@ -19,7 +19,9 @@ from headrace.train.clock import process_memory
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.link_batches import EdgeBatches, EpochPlan
 from headrace.train.link_data import LinkData
+from headrace.train.link_disk import disk_facts, disk_use_added
 from headrace.train.link_flow import LinkBatch, LinkFlow
+from headrace.train.link_memory import ranking_memory
 from headrace.train.link_options import LinkOptions
 from headrace.train.link_state import SavedRows
 from headrace.train.optimise import learning_rate
@@ -38,21 +40,34 @@ class LinkState:
     batch: int = 0  # batches of the epoch that are done
     step: int = 0
     seconds: float = 0.0
+    training: float = 0.0  # seconds of epochs that are done, without validation and checkpoints
     last: float | None = None  # validation MRR
     best: float = -1.0
     best_epoch: int = -1
     stale: int = 0  # validations since the best
     stopped: bool = False
     sums: dict[str, float] = field(default_factory=dict)  # of the epoch so far
+    disk: dict[str, float] = field(default_factory=dict)  # what the disk did in the epoch so far
+    all_disk: dict[str, float] = field(default_factory=dict)  # and in the epochs before
 
 
 class LinkTrainer:
     """Trains to the end, from the beginning or from a checkpoint: with one batch in flight the same bits in either case."""
 
-    def __init__(self, data: LinkData, flow: LinkFlow, saved: SavedRows, run: Run | None, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        data: LinkData,
+        flow: LinkFlow,
+        saved: SavedRows,
+        run: Run | None,
+        watcher: Watcher,
+        *,
+        ends: tuple[int, ...] | None = None,
+    ) -> None:
+        """`ends` are those of buckets, where the flow's edges are sorted by them."""
         self.data, self.flow, self.saved, self.run, self.watcher = data, flow, saved, run, watcher
         self.options: LinkOptions = flow.options
-        self.deal = EdgeBatches(flow.triples, data.num_nodes, self.options)
+        self.deal = EdgeBatches(flow.triples, data.num_nodes, self.options, ends=ends)
         self.state = LinkState()
         self.trace = Trace() if run is not None else None
         self.ended: dict[str, Any] | None = None
@@ -108,7 +123,8 @@ class LinkTrainer:
         self._times = pipeline.times
         while state.batch < plan.num_batches and not interrupt.asked:
             flight.due = self._saved_at + options.checkpoint_seconds if self.run is not None else math.inf
-            self._fly(pipeline, flight)
+            with disk_use_added(self.flow.rows, state.disk):
+                self._fly(pipeline, flight)
             state.sums["seconds"] += perf_counter() - begin
             state.seconds = self._before + perf_counter() - self._begin
             if perf_counter() >= flight.due and state.batch < plan.num_batches:
@@ -186,9 +202,11 @@ class LinkTrainer:
             "in_flight": self.peak,
             "stages": [asdict(times) for times in self._times],
             "memory": process_memory(),
-            **self.saved.facts(),
+            **disk_facts(state.disk, sums["seconds"], len(self.flow.triples) * self.flow.triples[:1].nbytes),
         }
-        state.epoch, state.batch, state.sums = state.epoch + 1, 0, {}
+        state.all_disk = {name: state.all_disk.get(name, 0) + spent for name, spent in state.disk.items()}
+        state.training += sums["seconds"]
+        state.epoch, state.batch, state.sums, state.disk = state.epoch + 1, 0, {}, {}
         if self.run is not None:
             self.run.log("epoch", **line)
         self.watcher.epoch(line)
@@ -214,6 +232,7 @@ class LinkTrainer:
                 sampled=sampled,
                 seed=options.seed,
                 device=self.flow.device,
+                memory=ranking_memory(options),
                 progress=tell,
             )
             for sampled in wanted[: None if name == "test" else 1]
@@ -238,6 +257,8 @@ class LinkTrainer:
             "best_epoch": state.best_epoch if self.saved.keeps_best and state.best_epoch >= 0 else state.epoch - 1,
             "val_mrr": state.best if self.saved.keeps_best and state.best_epoch >= 0 else state.last,
             "test": test,
+            "memory": process_memory(),
+            **disk_facts(state.all_disk, state.training, state.epoch * len(self.flow.triples) * self.flow.triples[:1].nbytes),
         }
         if self.run is not None:
             self.run.log("end", **end)
