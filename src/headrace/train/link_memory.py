@@ -16,6 +16,8 @@ _RANKING = 1 << 28
 _STEP_BYTES = 48  # of an edge while its step is shuffled: positions, words, and sorting them
 _KNOWN_BYTES = 96  # of an edge while `KnownEdges` sorts it; a third of it stays
 _WEIGHT_BYTES = 32  # of a node while a table to draw from is made
+_HEAP = 2  # freed tensors stay with the process, and do not all fit those that come next
+_THREADS = 2 << 20  # stacks of the stages, readers and writers as far as they are used, and the log
 
 
 def memory_of(
@@ -28,11 +30,11 @@ def memory_of(
 
     >>> from headrace.train import LinkOptions
     >>> options = LinkOptions(dim=100, storage="disk", partitions=64, buffer=16, raw=True)
-    >>> memory_of(options, nodes=86_000_000, train=300_000_000)["slots"] / 2**30
-    9.1...
+    >>> round(memory_of(options, nodes=86_000_000, train=300_000_000)["slots"] / 2**30, 1)
+    9.1
     """
     width, on_host = options.dim, options.device == "cpu" or options.storage == "host"
-    parts: dict[str, int] = {}
+    parts = {"threads": _THREADS}
     if options.storage == "disk":
         if options.device == "cpu" or options.buffer_on == "host":
             parts["slots"] = min(options.buffer + spare, options.partitions) * slot_bytes(options, nodes=nodes, state=state)
@@ -45,8 +47,9 @@ def memory_of(
         parts["edges"] = train * edge_bytes + (8 * train if options.partitions else 0) + _STEP_BYTES * train
     if options.negatives:
         rows = 2 * options.batch_size + options.chunks * options.negatives
-        parts["batches in flight"] = (options.staleness + 2) * rows * 4 * (width + state)
-        parts["a batch's scores and gradients"] = 8 * rows * 4 * width + 6 * 2 * options.batch_size * 4 * options.negatives
+        parts["batches in flight"] = _HEAP * (options.staleness + 2) * rows * 4 * (width + state)
+        scores = 2 * options.batch_size * 4 * options.negatives
+        parts["a batch's scores and gradients"] = _HEAP * (8 * rows * 4 * width + 6 * scores)
     elif on_host:
         parts["gradients of all rows"] = 3 * nodes * 4 * width
         parts["scores of all nodes"] = 4 * 2 * options.batch_size * 4 * nodes
@@ -55,7 +58,7 @@ def memory_of(
     if options.filter_negatives:
         parts["known edges, for negatives"] = _KNOWN_BYTES * train
     if others:
-        parts["scores while ranking"] = ranking_memory(options)
+        parts["rows and scores while ranking"] = 4 * ranking_memory(options)
         if not options.raw and options.device == "cpu":
             parts["known edges, for filtered ranks"] = _KNOWN_BYTES * (train + others)
     return parts
@@ -101,5 +104,5 @@ def row_bytes(options: LinkOptions) -> int:
 
 
 def ranking_memory(options: LinkOptions) -> int:
-    """Bytes of scores and rows at a time when edges are ranked: an eighth of `memory`, where that is given."""
-    return max(min(_RANKING, options.memory_bytes // 8), 1 << 20) if options.memory else _RANKING
+    """What `rank` is given, which is about a quarter of what it takes: 1/32 of `memory`, if there is such a limit."""
+    return max(min(_RANKING, options.memory_bytes // 32), 1 << 20) if options.memory else _RANKING
