@@ -41,7 +41,7 @@ def run(setting: Setting) -> list[Row]:
         _check_equal(Path(folder), setting)
         for order in ORDERS:
             setting.progress(f"training by {order}, rows in memory and on disk")
-            host = _last_epoch(data, _options(order, "host", setting), None)
+            host = _last_epoch(data, _options(order, "host", setting), Path(folder) / f"{order}-host")
             disk = _last_epoch(data, _options(order, "disk", setting), Path(folder) / order)
             rows += _rows(order, host, disk, data.num_nodes, rate)
     return rows
@@ -52,7 +52,7 @@ def _check_equal(folder: Path, setting: Setting) -> None:
     data = random_graph(2000, 8000)
     for order in ORDERS:
         options = [replace(_options(order, storage, setting), staleness=1) for storage in ("host", "disk")]
-        host, disk = _last_epoch(data, options[0], None), _last_epoch(data, options[1], folder / f"small-{order}")
+        host, disk = (_last_epoch(data, o, folder / f"small-{order}-{o.storage}") for o in options)
         if host["loss"] != disk["loss"]:
             raise RuntimeError(f"by {order}, the loss is {host['loss']} in memory and {disk['loss']} on disk: nothing is timed")
 
@@ -132,7 +132,7 @@ class _Seen(Watcher):
         self.epochs.append(facts)
 
 
-def _last_epoch(data: Dataset, options: LinkOptions, out: Path | None) -> dict[str, Any]:
+def _last_epoch(data: Dataset, options: LinkOptions, out: Path) -> dict[str, Any]:
     seen = _Seen()
     link(data, options, out=out, watcher=seen)
     return seen.epochs[-1]

@@ -99,22 +99,21 @@ def link(
     header = header_of(data, edges, options, spec, decoder)
     run = None if out is None else _open_run(out, header, resume)
     with torch_threads(options.threads), ExitStack() as opened:
-        sorted_edges: BucketedEdges | None = None
+        file: BucketedEdges | None = None
         if options.storage == "disk":
             assert run is not None
             place = run.path / "edges.bin"
-            sorted_edges = BucketedEdges.write(place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions)
+            file = BucketedEdges.write(place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions)
         rows = _rows(edges, options, run, opened, spare)
         flow = LinkFlow(
-            edges.train if sorted_edges is None else sorted_edges.triples,
+            edges.train if file is None else file.triples,
             rows,
             decoder,
             options,
             weight=edges.degrees() if options.negative_weights == "degree" else None,
             known=edges.known("train") if options.filter_negatives else None,
         )
-        ends = None if sorted_edges is None else sorted_edges.ends
-        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher(), ends=ends)
+        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher(), file=file)
         if resume:
             trainer.restore()
         end = trainer.fit(run.header if run is not None else header)

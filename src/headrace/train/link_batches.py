@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace.pipeline.orders import Bucket, Order
-from headrace.train.link_edges import buckets_of, rows_per_partition
+from headrace.train.link_edges import BucketedEdges, buckets_of, rows_per_partition
 from headrace.train.link_options import LinkOptions
 
 _SHUFFLE = 2  # Purpose::shuffle of native/philox.h
@@ -65,18 +66,20 @@ class EdgeBatches:
     partitions, those of one state of the buffer shuffled together, and each epoch starts with the state that the last one ended in.
     """
 
-    def __init__(self, edges: Tensor, num_nodes: int, options: LinkOptions, *, ends: tuple[int, ...] | None = None) -> None:
-        """`edges` on a GPU are shuffled there, into the same order. `ends` of buckets say that they are sorted by bucket."""
+    def __init__(self, edges: Tensor, num_nodes: int, options: LinkOptions, *, file: BucketedEdges | None = None) -> None:
+        """`edges` on a GPU are shuffled there, into the same order. With a `file` they are its edges, sorted by bucket already."""
         self.count, self.num_nodes, self.options, self.device = len(edges), num_nodes, options, edges.device
         self._last: tuple[int, Order] | None = None
         self._by_bucket: Tensor | None = None
+        self._file = file
         if options.partitions:
             self.rows_per_partition = rows_per_partition(num_nodes, options.partitions)
-            if ends is None:
+            if file is None:
                 bucket = buckets_of(edges, self.rows_per_partition, options.partitions)
                 self._by_bucket = bucket.argsort(stable=True)
-                ends = tuple(torch.bincount(bucket, minlength=options.partitions**2).cumsum(0).tolist())
-            self._ends = ends
+                self._ends = tuple(torch.bincount(bucket, minlength=options.partitions**2).cumsum(0).tolist())
+            else:
+                self._ends = file.ends
 
     def plan(self, epoch: int) -> EpochPlan:
         """What epoch `epoch` does."""
@@ -88,6 +91,8 @@ class EdgeBatches:
         ranges = tuple(tuple(self.rows_of(p) for p in sorted(state)) for state in order.states)
 
         def edges_of(step: int) -> Tensor:
+            if self._file is not None:
+                self._file.read_ahead(map(self._bucket, chain(*order.buckets[step : step + 2])))
             seed = (self.options.seed * 1_000_003 + step + 1) % 2**64  # a shuffle of its own
             return self._edges(order.buckets[step])[self._shuffled(seed, epoch, counts[step])]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class BucketedEdges:
 
     triples: Tensor  # [e, 3]
     ends: tuple[int, ...]
+    path: Path
 
     @classmethod
     def write(cls, path: Path, triples: Tensor, *, num_nodes: int, partitions: int) -> BucketedEdges:
@@ -42,7 +44,20 @@ class BucketedEdges:
             within = torch.arange(len(bucket)) - (here.cumsum(0) - here)[bucket]
             mapped[following[bucket] + within] = piece[order]
             following += here
-        return cls(mapped, tuple(counts.cumsum(0).tolist()))
+        return cls(mapped, tuple(counts.cumsum(0).tolist()), path)
+
+    def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Ask the system for some edges, each range in one go: a shuffled step would ask for one page after the other."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        size = 3 * self.triples.element_size()
+        file = os.open(self.path, os.O_RDONLY)
+        try:
+            for begin, end in ranges:
+                if end > begin:  # a length of 0 would mean all that follows
+                    os.posix_fadvise(file, begin * size, (end - begin) * size, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(file)
 
 
 def rows_per_partition(num_nodes: int, partitions: int) -> int:

@@ -20,6 +20,7 @@ from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.link_batches import EdgeBatches, EpochPlan
 from headrace.train.link_data import LinkData
 from headrace.train.link_disk import disk_facts, disk_use_added
+from headrace.train.link_edges import BucketedEdges
 from headrace.train.link_flow import LinkBatch, LinkFlow
 from headrace.train.link_memory import ranking_memory
 from headrace.train.link_options import LinkOptions
@@ -62,12 +63,12 @@ class LinkTrainer:
         run: Run | None,
         watcher: Watcher,
         *,
-        ends: tuple[int, ...] | None = None,
+        file: BucketedEdges | None = None,
     ) -> None:
-        """`ends` are those of buckets, where the flow's edges are sorted by them."""
+        """`file` is what the flow's edges are in, where they are on disk."""
         self.data, self.flow, self.saved, self.run, self.watcher = data, flow, saved, run, watcher
         self.options: LinkOptions = flow.options
-        self.deal = EdgeBatches(flow.triples, data.num_nodes, self.options, ends=ends)
+        self.deal = EdgeBatches(flow.triples, data.num_nodes, self.options, file=file)
         self.state = LinkState()
         self.trace = Trace() if run is not None else None
         self.ended: dict[str, Any] | None = None

@@ -79,7 +79,7 @@ def spare_slots(options: LinkOptions, *, nodes: int, train: int, others: int = 0
     told = ", ".join(f"{name} {format_size(size)}" for name, size in parts.items() if size)
     remedy = "use storage disk with partitions and a buffer, as in partitions 16 and buffer 4"
     if options.storage == "disk":
-        more = [options.partitions * times for times in (2, 4, 8, 16, 32)]
+        more = [options.partitions * times for times in (2, 4, 8)]
         fitting = [p for p in more if sum(needed(_with_partitions(options, p), 0).values()) <= options.memory_bytes]
         what = f"partitions {fitting[0]} would fit, as would" if fitting else "use"
         rest = " or a smaller batch_size, negatives, staleness or dim" if not fitting else ""
@@ -89,8 +89,7 @@ def spare_slots(options: LinkOptions, *, nodes: int, train: int, others: int = 0
 
 
 def _with_partitions(options: LinkOptions, partitions: int) -> LinkOptions:
-    order = "beta" if options.order == "comet" else options.order  # COMET's groups may not divide; memory does not depend on it
-    return replace(options, partitions=partitions, order=order)
+    return replace(options, partitions=partitions, order="beta")  # memory does not depend on it, and COMET's groups may not divide
 
 
 def slot_bytes(options: LinkOptions, *, nodes: int, state: int) -> int:
