@@ -5,7 +5,6 @@ The limit of an epoch is its bytes at the rate at which one thread reads and ano
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from dataclasses import replace
@@ -35,7 +34,7 @@ def run(setting: Setting) -> list[Row]:
     """Each order on disk beside the same one with rows in memory; first checked, on a small graph, to give the same loss."""
     data = random_graph(int(NODES * setting.scale), int(EDGES * setting.scale))
     rows: list[Row] = []
-    with threads_of(setting.threads), tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+    with threads_of(setting.threads), tempfile.TemporaryDirectory() as folder:
         setting.progress("measuring the disk")
         rate = disk_rate(Path(folder))
         _check_equal(Path(folder), setting)

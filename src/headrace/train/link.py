@@ -128,7 +128,7 @@ def link(
         rows.nbytes,
         path,
         disk=end.get("disk"),
-        peak_memory=end["memory"]["peak"],
+        peak_memory=end.get("memory", {}).get("peak", 0),
     )
     if run is not None:
         run.save_result(result.summary())

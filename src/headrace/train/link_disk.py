@@ -24,24 +24,23 @@ def disk_use_added(rows: TrainedRows, sums: dict[str, float]) -> Iterator[None]:
     use = asdict(rows.use() - before)
     for name in (*_COUNTS, *_SECONDS):
         sums[name] = sums.get(name, 0) + use[name]
-    sums["slot_bytes"] = use["slot_bytes"]
 
 
-def disk_facts(sums: dict[str, float], seconds: float, edge_bytes: int) -> dict[str, Any]:
+def disk_facts(rows: TrainedRows, sums: dict[str, float], *, seconds: float, edge_bytes: int) -> dict[str, Any]:
     """For the log and for `--json`; nothing where no rows are on disk.
 
     bytes_read and bytes_written are of rows and state: for L loads of an order 2 L S / p in all, of S bytes with their padding.
     edge_bytes are those of the edges, which are read through a mapping and may come from the page cache. `busy` is the share of the
     time in which at least one read or write was under way.
     """
-    if not sums:
+    if not isinstance(rows, Partitioned):
         return {}
-    counts = {name: int(sums[name]) for name in (*_COUNTS, "slot_bytes")}
     return {
         "disk": {
-            **counts,
+            **{name: int(sums.get(name, 0)) for name in _COUNTS},
             "edge_bytes": edge_bytes,
-            **{name: sums[name] for name in _SECONDS},
-            "busy": min(sums["busy_seconds"] / max(seconds, 1e-9), 1.0),
+            "slot_bytes": rows.use().slot_bytes,
+            **{name: sums.get(name, 0.0) for name in _SECONDS},
+            "busy": min(sums.get("busy_seconds", 0.0) / max(seconds, 1e-9), 1.0),
         }
     }

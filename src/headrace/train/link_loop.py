@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -12,15 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from headrace.pipeline import Pipeline, StageTimes, Trace
-from headrace.pipeline.orders import Order
 from headrace.sample import KnownEdges
-from headrace.store import Partitioned, Step, Walk, kept_memory
+from headrace.store import kept_memory
 from headrace.train.clock import process_memory
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.link_batches import EdgeBatches, EpochPlan
 from headrace.train.link_data import LinkData
 from headrace.train.link_disk import disk_facts, disk_use_added
 from headrace.train.link_edges import BucketedEdges
+from headrace.train.link_flight import Flight
 from headrace.train.link_flow import LinkBatch, LinkFlow
 from headrace.train.link_memory import ranking_memory
 from headrace.train.link_options import LinkOptions
@@ -116,7 +115,7 @@ class LinkTrainer:
         if not state.sums:
             state.sums = {"loss": 0.0, "edges": 0.0, "bytes": 0.0, "seconds": 0.0}
         plan = self.deal.plan(state.epoch)
-        flight = _Flight(self, plan, interrupt)
+        flight = Flight(self, plan, interrupt)
         # With one batch in flight there is nothing to overlap, so no threads either: the pipeline's own zero.
         pipeline = Pipeline(
             flight, self.flow.stages(), staleness=options.staleness if options.staleness > 1 else 0, trace=self.trace
@@ -135,7 +134,7 @@ class LinkTrainer:
         if state.batch == plan.num_batches:
             self._end_epoch(plan, interrupt)
 
-    def _fly(self, pipeline: Pipeline, flight: _Flight) -> None:
+    def _fly(self, pipeline: Pipeline, flight: Flight) -> None:
         """Batches from where the epoch stands to its end, a wish to stop or the next checkpoint; then none is in flight."""
         with ExitStack() as flight.opened:
             previous: LinkBatch | None = None
@@ -203,7 +202,7 @@ class LinkTrainer:
             "in_flight": self.peak,
             "stages": [asdict(times) for times in self._times],
             "memory": process_memory(),
-            **disk_facts(state.disk, sums["seconds"], len(self.flow.triples) * self.flow.triples[:1].nbytes),
+            **disk_facts(self.flow.rows, state.disk, seconds=sums["seconds"], edge_bytes=self.flow.triples.nbytes),
         }
         state.all_disk = {name: state.all_disk.get(name, 0) + spent for name, spent in state.disk.items()}
         state.training += sums["seconds"]
@@ -259,7 +258,7 @@ class LinkTrainer:
             "val_mrr": state.best if self.saved.keeps_best and state.best_epoch >= 0 else state.last,
             "test": test,
             "memory": process_memory(),
-            **disk_facts(state.all_disk, state.training, state.epoch * len(self.flow.triples) * self.flow.triples[:1].nbytes),
+            **disk_facts(self.flow.rows, state.all_disk, seconds=state.training, edge_bytes=state.epoch * self.flow.triples.nbytes),
         }
         if self.run is not None:
             self.run.log("end", **end)
@@ -286,36 +285,3 @@ class LinkTrainer:
         self.state, self.ended = LinkState(**found["state"]), found["end"]
         self.flow.relation_state.copy_(found["relation_state"])
         self.run.cut_log(found["log_position"])
-
-
-class _Flight:
-    """The batches of an epoch from where it stands: the source of a pipeline, which may be iterated once more after each pause."""
-
-    def __init__(self, trainer: LinkTrainer, plan: EpochPlan, interrupt: Interrupt) -> None:
-        self.trainer, self.plan, self.interrupt = trainer, plan, interrupt
-        self.due, self.opened = math.inf, ExitStack()
-
-    def __iter__(self) -> Iterator[LinkBatch]:
-        state, options, rows, order = self.trainer.state, self.trainer.options, self.trainer.flow.rows, self.plan.order
-        epoch, first, step, count = state.epoch, state.step, state.step, self.plan.num_batches
-        walk: Walk | None = None
-        steps: Iterator[Step] = iter(())
-        at = -1
-        current: tuple[int, ...] = ()
-        for edges in self.plan.batches(state.batch):
-            if step > first and (self.interrupt.asked or perf_counter() >= self.due):
-                return
-            batch = LinkBatch(edges, epoch, learning_rate(options, step, count))
-            if isinstance(rows, Partitioned):
-                assert order is not None
-                if walk is None:  # what is resident stays so from one flight to the next
-                    at, left = edges.step - 1, Order(order.partitions, order.states[edges.step :], order.buckets[edges.step :])
-                    walk = self.opened.enter_context(rows.walk(left))
-                    steps = iter(walk)
-                while at < edges.step:
-                    current, at = next(steps).state, at + 1
-                batch.hold = walk.hold(current)
-            step += 1
-            yield batch
-        for _ in steps:  # states without edges at the end bring in what the next epoch starts with
-            pass
