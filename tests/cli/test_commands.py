@@ -55,6 +55,23 @@ def test_bench_prints_rows_with_ours_peers_and_limit(name):
         assert row["limit"] > 0
 
 
+def test_bench_out_of_core_counts_loads_and_bytes_by_order():
+    result = runner.invoke(app, ["bench", "out-of-core", "--scale", "0.002", "--threads", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    loads = {row["case"].split(",")[0]: row for row in rows if row["metric"] == "loads of an epoch"}
+    assert {name: row["peers"]["order"] for name, row in loads.items()} == {
+        "beta": 42,
+        "comet": 54,
+        "hilbert_symmetric": 56,
+        "best": 38,
+    }
+    assert all(0 < row["ours"] <= row["peers"]["order"] and row["limit"] == 38 for row in loads.values())
+    moved = [row for row in rows if row["metric"] == "read and written"]
+    assert all(row["ours"] <= row["peers"]["2 L S / p"] for row in moved)
+    assert all(row["ours"] > 0 and row["limit"] > 0 for row in rows if row["metric"] == "epoch")
+
+
 def test_bench_attend_times_a_step_and_measures_its_memory():
     options = ["--scale", "0.001", "--repeats", "1", "--against", "torch", "--json"]
     result = runner.invoke(app, ["bench", "attend", *options])

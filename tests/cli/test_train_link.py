@@ -89,3 +89,27 @@ def test_the_live_view_shows_a_run(tmp_path):
     console.file.close()
     assert "mrr" in captured.get()
     assert "compute" in captured.get()
+
+
+DISK = ["--storage", "disk", "--partitions", "4", "--buffer", "2", "--order", "beta"]
+
+
+def test_memory_bounds_a_run_on_disk_which_tells_what_the_disk_did(tmp_path):
+    result = train(DATASET, *QUICK, *DISK, "--memory", "64MiB", "--out", tmp_path / "run", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["options"]["memory"] == "64MiB"
+    assert found["disk"]["loads"] == 2 + 2 * 5
+    assert found["disk"]["bytes_read"] == (2 + 2 * 5) * 4096
+    assert found["peak_memory"] > 0
+    epochs = Run(tmp_path / "run").metrics("epoch")
+    assert [line["disk"]["loads"] for line in epochs] == [7, 5]
+    shown = train(DATASET, *QUICK, *DISK, "--out", tmp_path / "shown")
+    assert "in 12 loads, 6.0 an epoch; busy" in " ".join(shown.stdout.replace("│", " ").split()), shown.stdout
+
+
+def test_memory_that_is_too_little_is_refused(tmp_path):
+    result = train(DATASET, *QUICK, *DISK, "--memory", "1MiB", "--out", tmp_path / "run")
+    assert result.exit_code != 0
+    assert "are needed" in " ".join(result.output.replace("│", " ").split()), result.output
+    assert not (tmp_path / "run").exists()

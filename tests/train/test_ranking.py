@@ -45,7 +45,7 @@ class Streamed:
     def add_(self, ids, delta_rows, delta_state):
         raise NotImplementedError
 
-    def scan(self):
+    def scan(self, *, rows):  # of which a piece never has more
         for begin in range(0, len(self.table), self.step):
             yield begin, self.table[begin : begin + self.step]
 

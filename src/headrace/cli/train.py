@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headrace._sizes import format_size
 from headrace.cli.lines import Lines
 from headrace.cli.live import LiveView
 from headrace.cli.options import refused, takes
@@ -194,6 +195,11 @@ def show_links(result: LinkResult) -> None:
         facts.add_row("epoch", f"{seconds[len(seconds) // 2]:.2f} s (median of {len(epochs)})")
         facts.add_row("batches in flight", f"{epochs[-1]['in_flight']} at most")
         facts.add_row("peak memory", f"{max(e['memory']['peak'] for e in epochs) / 2**20:,.0f} MiB")
+    if result.disk is not None and epochs:
+        disk, count = result.disk, len(epochs)
+        moved = f"{format_size(disk['bytes_read'])} read, {format_size(disk['bytes_written'])} written"
+        busy = f"busy {100 * disk['busy']:.0f} % of the time, {disk['stall_seconds']:.1f} s waited for"
+        facts.add_row("disk", f"{moved} in {disk['loads']} loads, {disk['loads'] / count:.1f} an epoch; {busy}")
     facts.add_row("rows and state", f"{result.bytes / 2**20:,.1f} MiB; negatives: {Run(result.run).header['negatives_from']}")
     facts.add_row("in all", f"{result.seconds:.1f} s")
     facts.add_row("run", escape(str(result.run)))

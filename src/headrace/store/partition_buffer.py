@@ -177,6 +177,7 @@ class PartitionBuffer:
                 **self.moves.counts(),
                 read_seconds=self.moves.reads.seconds(),
                 write_seconds=self.moves.writes.seconds(),
+                busy_seconds=self.moves.either.seconds(),
                 stall_seconds=self._stalled,
                 slot_bytes=self.moves.slots.nbytes,
                 peak_bytes=self._most * self.moves.files.layout.file_bytes,

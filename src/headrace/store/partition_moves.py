@@ -25,7 +25,7 @@ class PartitionMoves:
     def __init__(self, files: PartitionFiles, slots: Slots, disk: DiskAccess) -> None:
         self.files, self.slots, self.disk = files, slots, disk
         self.turns = Turns(slots.device)
-        self.reads, self.writes = BusyClock(), BusyClock()
+        self.reads, self.writes, self.either = BusyClock(), BusyClock(), BusyClock()
         with self.turns:  # so that streams of later turns see the zeros
             self._touched = torch.zeros(files.layout.partitions, dtype=torch.uint8, device=slots.device)
         self._counts: Counter[str] = Counter()
@@ -34,7 +34,7 @@ class PartitionMoves:
     def load(self, partition: int, slot: int) -> None:
         """Read a partition into a slot."""
         path = self.files.file(partition)
-        with self.reads.busy(), self.disk.open(path) as file:
+        with self.reads.busy(), self.either.busy(), self.disk.open(path) as file:
             self.slots.load(file, slot)
         if self.files.checksummed and self._checksum(slot) != self.files.checksums[partition]:
             raise OSError(errno.EIO, f"{path} is damaged: its checksum is not the one that was written")
@@ -64,7 +64,8 @@ class PartitionMoves:
         with self.turns:
             changed = bool(self._touched[partition])
         if changed:
-            with self.writes.busy(), self.disk.open(self.files.next_file(partition), write=True) as file:
+            path = self.files.next_file(partition)
+            with self.writes.busy(), self.either.busy(), self.disk.open(path, write=True) as file:
                 self.slots.store(file, slot)
             self.files.written(partition, self._checksum(slot) if self.files.checksummed else 0)
             with self.turns:

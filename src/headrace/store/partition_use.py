@@ -23,6 +23,7 @@ class PartitionedUse:
     bytes_written: int
     read_seconds: float  # in which at least one read was under way
     write_seconds: float
+    busy_seconds: float  # in which at least one read or write was under way
     stall_seconds: float  # waited by those who asked for a partition that was not there yet, summed over threads
     checkpoint_writes: int
     checkpoint_bytes: int

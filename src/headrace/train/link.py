@@ -14,8 +14,10 @@ from headrace.graph import Dataset
 from headrace.nn import Decoder
 from headrace.store import InMemory, Partitioned, TrainedRows
 from headrace.train.link_data import LinkData
+from headrace.train.link_edges import BucketedEdges
 from headrace.train.link_flow import LinkFlow
 from headrace.train.link_loop import LinkTrainer
+from headrace.train.link_memory import ROW_TYPES, spare_slots
 from headrace.train.link_options import LinkOptions, decoder_of
 from headrace.train.link_state import SavedRows
 from headrace.train.node import check_same, torch_threads
@@ -24,10 +26,8 @@ from headrace.train.row_optimizer import RowOptimizer
 from headrace.train.run import Run
 from headrace.train.watch import Watcher
 
-ROW_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
 # What may differ when a run goes on: it does not change what the run computes.
-_FREE = {"threads", "checkpoint_seconds", "log_every"}
+_FREE = {"threads", "checkpoint_seconds", "log_every", "memory"}
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,14 @@ class LinkResult:
     rows: InMemory | None  # None where they are on disk, in the folder `rows` of the run
     bytes: int  # of rows and optimizer state
     run: Path | None = None
+    disk: dict[str, Any] | None = None  # loads, bytes and seconds of all epochs, where rows are on disk
+    peak_memory: int = 0  # bytes of the process at its peak
 
     def summary(self) -> dict[str, Any]:
         """As `result.json` and `--json` have it."""
         run = None if self.run is None else str(self.run)
-        return {"test": self.test, "val_mrr": self.val_mrr, "seconds": self.seconds, "bytes": self.bytes, "run": run}
+        facts = {"bytes": self.bytes, "disk": self.disk, "peak_memory": self.peak_memory, "run": run}
+        return {"test": self.test, "val_mrr": self.val_mrr, "seconds": self.seconds, **facts}
 
 
 def link(
@@ -83,27 +86,50 @@ def link(
     edges = LinkData.of(data, held_out=options.held_out, seed=options.seed)
     if options.decoder == "auto":
         options = replace(options, decoder="complex" if edges.labelled else "dot")
+    spare = spare_slots(
+        options,
+        nodes=edges.num_nodes,
+        train=len(edges.train),
+        others=len(edges.valid) + len(edges.test),
+        edge_bytes=edges.train[:1].nbytes,
+        state=RowOptimizer(options.optimizer).state_width(options.dim),
+    )
     torch.manual_seed(options.seed)
     decoder = make_decoder(edges, options)
     header = header_of(data, edges, options, spec, decoder)
     run = None if out is None else _open_run(out, header, resume)
     with torch_threads(options.threads), ExitStack() as opened:
-        rows = _rows(edges, options, run, opened)
+        file: BucketedEdges | None = None
+        if options.storage == "disk":
+            assert run is not None
+            place = run.path / "edges.bin"
+            file = BucketedEdges.write(place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions)
+        rows = _rows(edges, options, run, opened, spare)
         flow = LinkFlow(
-            edges.train,
+            edges.train if file is None else file.triples,
             rows,
             decoder,
             options,
             weight=edges.degrees() if options.negative_weights == "degree" else None,
             known=edges.known("train") if options.filter_negatives else None,
         )
-        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher())
+        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher(), file=file)
         if resume:
             trainer.restore()
         end = trainer.fit(run.header if run is not None else header)
     path = None if out is None else Path(out)
     kept = rows if isinstance(rows, InMemory) else None
-    result = LinkResult(end["test"], end["val_mrr"], end["seconds"], decoder.eval(), kept, rows.nbytes, path)
+    result = LinkResult(
+        end["test"],
+        end["val_mrr"],
+        end["seconds"],
+        decoder.eval(),
+        kept,
+        rows.nbytes,
+        path,
+        disk=end.get("disk"),
+        peak_memory=end.get("memory", {}).get("peak", 0),
+    )
     if run is not None:
         run.save_result(result.summary())
     return result
@@ -116,7 +142,7 @@ def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
     return made.to(options.device)
 
 
-def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitStack) -> TrainedRows:
+def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitStack, spare: int) -> TrainedRows:
     """New rows, or those of a run that goes on."""
     state = RowOptimizer(options.optimizer).state_width(options.dim)
     init, dtype = (options.init, options.seed), ROW_TYPES[options.row_type]
@@ -146,7 +172,8 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             seed=options.seed,
             threads=options.threads,
         )
-    return opened.enter_context(Partitioned.open(path, capacity=options.buffer, device=where, threads=options.threads))
+    store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, threads=options.threads)
+    return opened.enter_context(store)
 
 
 def _open_run(out: str | Path, header: dict[str, Any], resume: bool) -> Run:

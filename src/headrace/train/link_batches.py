@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_count
-from headrace.pipeline.orders import Order
+from headrace.pipeline.orders import Bucket, Order
+from headrace.train.link_edges import BucketedEdges, buckets_of, rows_per_partition
 from headrace.train.link_options import LinkOptions
 
 _SHUFFLE = 2  # Purpose::shuffle of native/philox.h
@@ -29,25 +31,32 @@ class EdgeBatch:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The steps of an epoch: which edges are trained in each state of the buffer. Without partitions there is one of all edges."""
+    """The steps of an epoch: which edges are trained in each state of the buffer. Without partitions there is one of all edges.
+
+    Edges of a step are found and shuffled when it is reached, so a plan takes the memory of one step.
+    """
 
     batch_size: int
     order: Order | None
-    edges: tuple[Tensor, ...]
+    counts: tuple[int, ...]  # edges of each step
     ranges: tuple[tuple[tuple[int, int], ...] | None, ...]
+    edges_of: Callable[[int], Tensor]  # of a step, in the order they are trained in
 
     @property
     def num_batches(self) -> int:
-        return sum(-(-len(part) // self.batch_size) for part in self.edges)
+        return sum(-(-count // self.batch_size) for count in self.counts)
 
     def batches(self, first: int = 0) -> Iterator[EdgeBatch]:
         """In order, from batch `first` on."""
         index = 0
-        for step, (edges, ranges) in enumerate(zip(self.edges, self.ranges, strict=True)):
-            for begin in range(0, len(edges), self.batch_size):
-                if index >= first:
-                    yield EdgeBatch(index, edges[begin : begin + self.batch_size], step, ranges)
-                index += 1
+        for step, (count, ranges) in enumerate(zip(self.counts, self.ranges, strict=True)):
+            batches = -(-count // self.batch_size)
+            if index + batches > first:
+                edges = self.edges_of(step)
+                for number in range(max(first - index, 0), batches):
+                    begin = number * self.batch_size
+                    yield EdgeBatch(index + number, edges[begin : begin + self.batch_size], step, ranges)
+            index += batches
 
 
 class EdgeBatches:
@@ -57,41 +66,56 @@ class EdgeBatches:
     partitions, those of one state of the buffer shuffled together, and each epoch starts with the state that the last one ended in.
     """
 
-    def __init__(self, edges: Tensor, num_nodes: int, options: LinkOptions) -> None:
-        """`edges` on a GPU are shuffled there, into the same order."""
+    def __init__(self, edges: Tensor, num_nodes: int, options: LinkOptions, *, file: BucketedEdges | None = None) -> None:
+        """`edges` on a GPU are shuffled there, into the same order. With a `file` they are its edges, sorted by bucket already."""
         self.count, self.num_nodes, self.options, self.device = len(edges), num_nodes, options, edges.device
         self._last: tuple[int, Order] | None = None
+        self._by_bucket: Tensor | None = None
+        self._file = file
         if options.partitions:
-            self.rows_per_partition = max(-(-num_nodes // options.partitions), 1)
-            head, tail = edges[:, 0].long() // self.rows_per_partition, edges[:, 2].long() // self.rows_per_partition
-            bucket = head * options.partitions + tail
-            self._by_bucket = bucket.argsort(stable=True)
-            counts = torch.bincount(bucket, minlength=options.partitions**2)
-            self._ends = counts.cumsum(0).tolist()
+            self.rows_per_partition = rows_per_partition(num_nodes, options.partitions)
+            if file is None:
+                bucket = buckets_of(edges, self.rows_per_partition, options.partitions)
+                self._by_bucket = bucket.argsort(stable=True)
+                self._ends = tuple(torch.bincount(bucket, minlength=options.partitions**2).cumsum(0).tolist())
+            else:
+                self._ends = file.ends
 
     def plan(self, epoch: int) -> EpochPlan:
         """What epoch `epoch` does."""
-        threads = thread_count(self.options.threads)
-        drawn = _native.random_words(self.options.seed, epoch, _SHUFFLE, self.count, threads)
-        words = torch.from_numpy(drawn.view("int64")).to(self.device)
+        size = self.options.batch_size
         if not self.options.partitions:
-            return EpochPlan(self.options.batch_size, None, (words.argsort(stable=True),), (None,))
+            return EpochPlan(size, None, (self.count,), (None,), lambda _: self._shuffled(self.options.seed, epoch, self.count))
         order = self._order(epoch)
-        parts, ranges = [], []
-        for state, buckets in zip(order.states, order.buckets, strict=True):
-            edges = torch.cat([self._bucket(i, j) for i, j in buckets] or [self._by_bucket[:0]])
-            parts.append(edges[words[edges].argsort(stable=True)])
-            ranges.append(tuple(self.rows_of(p) for p in sorted(state)))
-        return EpochPlan(self.options.batch_size, order, tuple(parts), tuple(ranges))
+        counts = tuple(sum(end - begin for begin, end in map(self._bucket, buckets)) for buckets in order.buckets)
+        ranges = tuple(tuple(self.rows_of(p) for p in sorted(state)) for state in order.states)
+
+        def edges_of(step: int) -> Tensor:
+            if self._file is not None:
+                self._file.read_ahead(map(self._bucket, chain(*order.buckets[step : step + 2])))
+            seed = (self.options.seed * 1_000_003 + step + 1) % 2**64  # a shuffle of its own
+            return self._edges(order.buckets[step])[self._shuffled(seed, epoch, counts[step])]
+
+        return EpochPlan(size, order, counts, ranges, edges_of)
 
     def rows_of(self, partition: int) -> tuple[int, int]:
         """The ids of a partition: from, to."""
         begin = min(partition * self.rows_per_partition, self.num_nodes)
         return begin, min(begin + self.rows_per_partition, self.num_nodes)
 
-    def _bucket(self, i: int, j: int) -> Tensor:
-        at = i * self.options.partitions + j
-        return self._by_bucket[self._ends[at - 1] if at else 0 : self._ends[at]]
+    def _shuffled(self, seed: int, epoch: int, count: int) -> Tensor:  # -> [count]
+        drawn = _native.random_words(seed, epoch, _SHUFFLE, count, thread_count(self.options.threads))
+        return torch.from_numpy(drawn.view("int64")).to(self.device).argsort(stable=True)
+
+    def _edges(self, buckets: Iterable[Bucket]) -> Tensor:
+        """Positions of the edges of some buckets."""
+        parts = [torch.arange(*self._bucket(bucket), device=self.device) for bucket in buckets]
+        at = torch.cat([torch.arange(0, device=self.device), *parts])
+        return at if self._by_bucket is None else self._by_bucket[at]
+
+    def _bucket(self, bucket: Bucket) -> tuple[int, int]:
+        at = bucket[0] * self.options.partitions + bucket[1]
+        return self._ends[at - 1] if at else 0, self._ends[at]
 
     def _order(self, epoch: int) -> Order:
         """Epochs hold on to the buffer, so an epoch's order follows from the one before."""

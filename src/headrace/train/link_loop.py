@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -12,14 +11,17 @@ from typing import Any
 from torch import Tensor
 
 from headrace.pipeline import Pipeline, StageTimes, Trace
-from headrace.pipeline.orders import Order
 from headrace.sample import KnownEdges
-from headrace.store import Partitioned, Step, Walk, kept_memory
+from headrace.store import kept_memory
 from headrace.train.clock import process_memory
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.link_batches import EdgeBatches, EpochPlan
 from headrace.train.link_data import LinkData
+from headrace.train.link_disk import disk_facts, disk_use_added
+from headrace.train.link_edges import BucketedEdges
+from headrace.train.link_flight import Flight
 from headrace.train.link_flow import LinkBatch, LinkFlow
+from headrace.train.link_memory import ranking_memory
 from headrace.train.link_options import LinkOptions
 from headrace.train.link_state import SavedRows
 from headrace.train.optimise import learning_rate
@@ -38,21 +40,34 @@ class LinkState:
     batch: int = 0  # batches of the epoch that are done
     step: int = 0
     seconds: float = 0.0
+    training: float = 0.0  # seconds of epochs that are done, without validation and checkpoints
     last: float | None = None  # validation MRR
     best: float = -1.0
     best_epoch: int = -1
     stale: int = 0  # validations since the best
     stopped: bool = False
     sums: dict[str, float] = field(default_factory=dict)  # of the epoch so far
+    disk: dict[str, float] = field(default_factory=dict)  # what the disk did in the epoch so far
+    all_disk: dict[str, float] = field(default_factory=dict)  # and in the epochs before
 
 
 class LinkTrainer:
     """Trains to the end, from the beginning or from a checkpoint: with one batch in flight the same bits in either case."""
 
-    def __init__(self, data: LinkData, flow: LinkFlow, saved: SavedRows, run: Run | None, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        data: LinkData,
+        flow: LinkFlow,
+        saved: SavedRows,
+        run: Run | None,
+        watcher: Watcher,
+        *,
+        file: BucketedEdges | None = None,
+    ) -> None:
+        """`file` is what the flow's edges are in, where they are on disk."""
         self.data, self.flow, self.saved, self.run, self.watcher = data, flow, saved, run, watcher
         self.options: LinkOptions = flow.options
-        self.deal = EdgeBatches(flow.triples, data.num_nodes, self.options)
+        self.deal = EdgeBatches(flow.triples, data.num_nodes, self.options, file=file)
         self.state = LinkState()
         self.trace = Trace() if run is not None else None
         self.ended: dict[str, Any] | None = None
@@ -100,7 +115,7 @@ class LinkTrainer:
         if not state.sums:
             state.sums = {"loss": 0.0, "edges": 0.0, "bytes": 0.0, "seconds": 0.0}
         plan = self.deal.plan(state.epoch)
-        flight = _Flight(self, plan, interrupt)
+        flight = Flight(self, plan, interrupt)
         # With one batch in flight there is nothing to overlap, so no threads either: the pipeline's own zero.
         pipeline = Pipeline(
             flight, self.flow.stages(), staleness=options.staleness if options.staleness > 1 else 0, trace=self.trace
@@ -108,7 +123,8 @@ class LinkTrainer:
         self._times = pipeline.times
         while state.batch < plan.num_batches and not interrupt.asked:
             flight.due = self._saved_at + options.checkpoint_seconds if self.run is not None else math.inf
-            self._fly(pipeline, flight)
+            with disk_use_added(self.flow.rows, state.disk):
+                self._fly(pipeline, flight)
             state.sums["seconds"] += perf_counter() - begin
             state.seconds = self._before + perf_counter() - self._begin
             if perf_counter() >= flight.due and state.batch < plan.num_batches:
@@ -118,7 +134,7 @@ class LinkTrainer:
         if state.batch == plan.num_batches:
             self._end_epoch(plan, interrupt)
 
-    def _fly(self, pipeline: Pipeline, flight: _Flight) -> None:
+    def _fly(self, pipeline: Pipeline, flight: Flight) -> None:
         """Batches from where the epoch stands to its end, a wish to stop or the next checkpoint; then none is in flight."""
         with ExitStack() as flight.opened:
             previous: LinkBatch | None = None
@@ -186,9 +202,11 @@ class LinkTrainer:
             "in_flight": self.peak,
             "stages": [asdict(times) for times in self._times],
             "memory": process_memory(),
-            **self.saved.facts(),
+            **disk_facts(self.flow.rows, state.disk, seconds=sums["seconds"], edge_bytes=self.flow.triples.nbytes),
         }
-        state.epoch, state.batch, state.sums = state.epoch + 1, 0, {}
+        state.all_disk = {name: state.all_disk.get(name, 0) + spent for name, spent in state.disk.items()}
+        state.training += sums["seconds"]
+        state.epoch, state.batch, state.sums, state.disk = state.epoch + 1, 0, {}, {}
         if self.run is not None:
             self.run.log("epoch", **line)
         self.watcher.epoch(line)
@@ -214,6 +232,7 @@ class LinkTrainer:
                 sampled=sampled,
                 seed=options.seed,
                 device=self.flow.device,
+                memory=ranking_memory(options),
                 progress=tell,
             )
             for sampled in wanted[: None if name == "test" else 1]
@@ -238,6 +257,8 @@ class LinkTrainer:
             "best_epoch": state.best_epoch if self.saved.keeps_best and state.best_epoch >= 0 else state.epoch - 1,
             "val_mrr": state.best if self.saved.keeps_best and state.best_epoch >= 0 else state.last,
             "test": test,
+            "memory": process_memory(),
+            **disk_facts(self.flow.rows, state.all_disk, seconds=state.training, edge_bytes=state.epoch * self.flow.triples.nbytes),
         }
         if self.run is not None:
             self.run.log("end", **end)
@@ -264,36 +285,3 @@ class LinkTrainer:
         self.state, self.ended = LinkState(**found["state"]), found["end"]
         self.flow.relation_state.copy_(found["relation_state"])
         self.run.cut_log(found["log_position"])
-
-
-class _Flight:
-    """The batches of an epoch from where it stands: the source of a pipeline, which may be iterated once more after each pause."""
-
-    def __init__(self, trainer: LinkTrainer, plan: EpochPlan, interrupt: Interrupt) -> None:
-        self.trainer, self.plan, self.interrupt = trainer, plan, interrupt
-        self.due, self.opened = math.inf, ExitStack()
-
-    def __iter__(self) -> Iterator[LinkBatch]:
-        state, options, rows, order = self.trainer.state, self.trainer.options, self.trainer.flow.rows, self.plan.order
-        epoch, first, step, count = state.epoch, state.step, state.step, self.plan.num_batches
-        walk: Walk | None = None
-        steps: Iterator[Step] = iter(())
-        at = -1
-        current: tuple[int, ...] = ()
-        for edges in self.plan.batches(state.batch):
-            if step > first and (self.interrupt.asked or perf_counter() >= self.due):
-                return
-            batch = LinkBatch(edges, epoch, learning_rate(options, step, count))
-            if isinstance(rows, Partitioned):
-                assert order is not None
-                if walk is None:  # what is resident stays so from one flight to the next
-                    at, left = edges.step - 1, Order(order.partitions, order.states[edges.step :], order.buckets[edges.step :])
-                    walk = self.opened.enter_context(rows.walk(left))
-                    steps = iter(walk)
-                while at < edges.step:
-                    current, at = next(steps).state, at + 1
-                batch.hold = walk.hold(current)
-            step += 1
-            yield batch
-        for _ in steps:  # states without edges at the end bring in what the next epoch starts with
-            pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin, get_type_hints
 
+from headrace._sizes import parse_size
 from headrace.nn import RESCAL, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
 from headrace.pipeline.orders import ORDERS
 from headrace.train.options import LoopOptions, option
@@ -52,6 +53,9 @@ class LinkOptions(LoopOptions):
     partitions: int = option(0, "parts that nodes are cut into; a batch has edges and negatives of resident ones (0: no parts)")
     buffer: int = option(0, "partitions that are resident at a time")
     buffer_on: Literal["host", "device"] = option("host", "with a GPU, whose memory the buffer is in")
+    memory: str = option(
+        "", "main memory that the run may use beside the interpreter's, as 4GiB; refused if it does not fit (default: any)"
+    )
     order: Literal["beta", "comet", "hilbert", "hilbert_symmetric", "row_major", "best"] = option(
         "comet", "in which partitions come together"
     )
@@ -78,7 +82,14 @@ class LinkOptions(LoopOptions):
         for name, most in {"degree_fraction": 1.0, "held_out": 0.45}.items():
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be from 0 to {most:g}, not {getattr(self, name)}")
+        if self.memory and self.memory_bytes <= 0:
+            raise ValueError(f"memory must be above 0, not {self.memory}: write a number and a unit, such as 600MiB or 2GB")
         self._check_together()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that was given, in bytes; 0 for any."""
+        return parse_size(self.memory) if self.memory else 0
 
     def _check_together(self) -> None:
         if (self.regularizer == "none") != (self.regularization == 0):

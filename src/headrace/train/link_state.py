@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
 from io import BytesIO
 from typing import Any
 
@@ -74,7 +73,3 @@ class SavedRows:
             self.rows.calls, self.best = found["calls"], found["best"]
         self.decoder.load_state_dict(found["decoder"])
         return found
-
-    def facts(self) -> dict[str, Any]:
-        """For the log: what the disk did, since the run began."""
-        return {"disk": asdict(self.rows.use())} if isinstance(self.rows, Partitioned) else {}

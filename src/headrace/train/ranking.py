@@ -88,8 +88,8 @@ def rank(
     """Rank the ends of `triples` (head, relation, tail): among all rows, or among `sampled` of them.
 
     known: all edges that are true, to filter by.
-    memory: bytes of scores at a time. Rows are read front to back in pieces, by `rows.scan` if it has that, so a table on disk is
-        never whole in memory; every 16384 edges take two passes over it.
+    memory: bytes of scores, and of rows, at a time. Rows are read front to back in pieces, by `rows.scan` if it has that, so a
+        table on disk is never whole in memory; every 16384 edges (fewer where `memory` is little) take two passes over it.
 
     >>> import torch, headrace as hr
     >>> from headrace.train.ranking import rank
@@ -105,7 +105,8 @@ def rank(
         raise IndexError(f"triples hold nodes that are not from 0 to {rows.num_rows - 1}")
     where = torch.device(device)
     known = None if known is None else known.to(where)
-    size = _BLOCK if sampled is None else _SAMPLED_BLOCK
+    size = min(_BLOCK, max(memory // (40 * max(rows.width, 1)), 64)) if sampled is None else _SAMPLED_BLOCK
+    piece_rows = max(memory // (16 * max(rows.width, 1)), 1)
     draw = None if sampled is None else SharedNegatives(rows.num_rows, amount=sampled, seed=seed)
     raw: list[Tensor] = []
     filtered: list[Tensor] = []
@@ -116,13 +117,13 @@ def rank(
             drawn = None if draw is None else draw.sample([], [], batch=number)[0]
             wanted = torch.cat([ids, drawn]) if drawn is not None else ids
             unique, place = wanted.unique(return_inverse=True)
-            found = rows_of(rows, unique, where)
+            found = rows_of(rows, unique, where, limit=piece_rows)
             ends = found[place[: len(ids)].to(where)].view(len(part), 2, -1)
             questions = _Questions(decoder, part.to(where), ends, known)
             if drawn is not None:
                 questions.against_sample(drawn.to(where), found[place[len(ids) :].to(where)], memory)
             else:
-                for first, piece in scan(rows):
+                for first, piece in scan(rows, limit=piece_rows):
                     questions.against(first, piece.to(where), memory)
                     if progress is not None:
                         progress(min(begin + len(part) * (first + len(piece)) // rows.num_rows, len(triples)), len(triples))
@@ -140,23 +141,24 @@ def rank(
     )
 
 
-def scan(rows: TrainedRows) -> Iterator[tuple[int, Tensor]]:
-    """Pieces of a table, front to back, as (first id, rows)."""
+def scan(rows: TrainedRows, *, limit: int | None = None) -> Iterator[tuple[int, Tensor]]:
+    """Pieces of a table, front to back, as (first id, rows): of 64 MiB, or of `limit` rows if that is less."""
     own = getattr(rows, "scan", None)
-    if own is not None:
-        yield from own()
-        return
     step = max((1 << 24) // max(rows.width, 1), 1)
+    step = step if limit is None else min(step, limit)
+    if own is not None:
+        yield from own(rows=step)
+        return
     for begin in range(0, rows.num_rows, step):
         yield begin, rows.gather(torch.arange(begin, min(begin + step, rows.num_rows)))[0]
 
 
-def rows_of(rows: TrainedRows, ids: Tensor, device: torch.device) -> Tensor:  # [k] ascending -> [k, d]
+def rows_of(rows: TrainedRows, ids: Tensor, device: torch.device, *, limit: int | None = None) -> Tensor:  # [k] ascending -> [k, d]
     """Rows by id: gathered, or picked from one pass where only some are resident."""
     if not hasattr(rows, "scan"):
         return rows.gather(ids)[0].to(device)
     out = torch.empty(len(ids), rows.width, device=device)
-    for begin, piece in rows.scan():
+    for begin, piece in scan(rows, limit=limit):
         first, last = torch.searchsorted(ids, torch.tensor([begin, begin + len(piece)])).tolist()
         out[first:last] = piece[(ids[first:last] - begin).to(piece.device)].to(device)
     return out
