@@ -1,5 +1,6 @@
 """What a run trained, as files and as neighbours: against rows that are all in memory."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -132,25 +133,47 @@ def test_what_exists_is_not_overwritten(run_of, tmp_path):
         (tmp_path / name).unlink()
 
 
-def test_runs_that_have_no_rows_are_refused(data, tmp_path):
+def test_what_is_no_run_of_link_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run"):
         hr.train.export(tmp_path, tmp_path / "e.parquet")
     Run.create(tmp_path / "node", {"task": "node"})
     with pytest.raises(ValueError, match="task node"):
         hr.train.export(tmp_path / "node", tmp_path / "e.parquet")
 
-    class Stop(hr.train.Watcher):
-        def epoch(self, line):
-            raise KeyboardInterrupt
 
-    for number, options in enumerate(({}, DISK)):
-        path = tmp_path / f"stopped-{number}"
-        with pytest.raises(KeyboardInterrupt):
-            hr.train.link(data, LinkOptions(**{**QUICK, **options}), out=path, watcher=Stop(), spec="people")
-        with pytest.raises(ValueError, match=r"has not finished: go on with it .*train link people"):
-            hr.train.export(path, tmp_path / "e.parquet")
-        hr.train.link(data, LinkOptions(**{**QUICK, **options}), out=path, resume=True)
-        hr.train.export(path, tmp_path / f"e{number}.parquet")
+class Killed(hr.train.Watcher):
+    def epoch(self, line):
+        raise KeyboardInterrupt  # no checkpoint is written
+
+
+class Interrupted(hr.train.Watcher):
+    def epoch(self, line):
+        signal.raise_signal(signal.SIGINT)  # Ctrl-C: the run writes a checkpoint and stops
+
+
+@pytest.mark.parametrize("stop", [Killed, Interrupted])
+@pytest.mark.parametrize("storage", [{}, DISK], ids=["memory", "disk"])
+def test_unfinished_runs_are_refused_until_they_are_done(data, tmp_path, stop, storage):
+    options, path = LinkOptions(**{**QUICK, **storage}), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        hr.train.link(data, options, out=path, watcher=stop(), spec="people")
+    with pytest.raises(ValueError, match=r"has not finished: go on with it .*train link people"):
+        hr.train.export(path, tmp_path / "e.parquet")
+    with pytest.raises(ValueError, match="has not finished"):
+        hr.train.neighbours(path, 0)
+    hr.train.link(data, options, out=path, resume=True)
+    hr.train.export(path, tmp_path / "e.parquet")
+
+
+@pytest.mark.parametrize("storage", [{}, DISK], ids=["memory", "disk"])
+def test_damaged_runs_are_refused(data, tmp_path, storage):
+    path = tmp_path / "run"
+    hr.train.link(data, LinkOptions(**{**QUICK, **storage}), out=path)
+    file = next((path / "rows").glob("partition.0.*")) if storage else path / "checkpoints" / "last.pt"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises((ValueError, hr.train.CheckpointError), match="damaged"):
+        hr.train.export(path, tmp_path / "e.parquet")
+    assert [f.name for f in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(
