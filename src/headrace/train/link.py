@@ -11,10 +11,12 @@ import torch
 
 import headrace
 from headrace.graph import Dataset
-from headrace.nn import Decoder
+from headrace.nn import GNN, Decoder
 from headrace.store import InMemory, Partitioned, TrainedRows
 from headrace.train.link_data import LinkData
 from headrace.train.link_edges import BucketedEdges
+from headrace.train.link_encoded import evaluated_with
+from headrace.train.link_encoder import LinkEncoder, make_encoder
 from headrace.train.link_flow import LinkFlow
 from headrace.train.link_loop import LinkTrainer
 from headrace.train.link_memory import ROW_TYPES, spare_slots
@@ -47,6 +49,8 @@ class LinkResult:
     run: Path | None = None
     disk: dict[str, Any] | None = None  # loads, bytes and seconds of all epochs, where rows are on disk
     peak_memory: int = 0  # bytes of the process at its peak
+    encoder: GNN | None = None  # the network between rows and decoder, if the options ask for one
+    encoded: InMemory | None = None  # what it makes of the rows, which the decoder scores; on disk, the run's encoded.npy
 
     def summary(self) -> dict[str, Any]:
         """As `result.json` and `--json` have it."""
@@ -97,6 +101,9 @@ def link(
     torch.manual_seed(options.seed)
     decoder = make_decoder(edges, options)
     header = header_of(data, edges, options, spec, decoder)
+    network = None if options.encoder == "none" else make_encoder(options)
+    if network is not None:
+        header["parameters"] += sum(weight.numel() for weight in network.parameters())
     run = None if out is None else _open_run(out, header, resume)
     with torch_threads(options.threads), ExitStack() as opened:
         file: BucketedEdges | None = None
@@ -105,18 +112,22 @@ def link(
             place = run.path / "edges.bin"
             file = BucketedEdges.write(place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions)
         rows = _rows(edges, options, run, opened, spare)
+        triples = edges.train if file is None else file.triples
+        encoder = None if network is None else LinkEncoder(network, triples, edges.num_nodes, options)
         flow = LinkFlow(
-            edges.train if file is None else file.triples,
+            triples,
             rows,
             decoder,
             options,
             weight=edges.degrees() if options.negative_weights == "degree" else None,
             known=edges.known("train") if options.filter_negatives else None,
+            encoder=encoder,
         )
-        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher(), file=file)
+        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder, encoder), run, watcher or Watcher(), file=file)
         if resume:
             trainer.restore()
         end = trainer.fit(run.header if run is not None else header)
+        encoded = trainer.scored() if encoder is not None and isinstance(rows, InMemory) else None
     path = None if out is None else Path(out)
     kept = rows if isinstance(rows, InMemory) else None
     result = LinkResult(
@@ -129,6 +140,8 @@ def link(
         path,
         disk=end.get("disk"),
         peak_memory=end.get("memory", {}).get("peak", 0),
+        encoder=None if network is None else network.eval(),
+        encoded=encoded if isinstance(encoded, InMemory) else None,
     )
     if run is not None:
         run.save_result(result.summary())
@@ -198,6 +211,8 @@ def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | 
         negatives = f"nodes of the {options.buffer} of {options.partitions} partitions that are resident"
     else:
         negatives = "any nodes"
+    near = f"edges between the {options.buffer} resident partitions" if options.partitions else "training edges"
+    encoder = {"neighbours_from": near, "evaluated_with": evaluated_with(options)} if options.encoder != "none" else {}
     return {
         "task": "link",
         "headrace": headrace.__version__,
@@ -213,5 +228,6 @@ def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | 
         },
         "options": as_plain(options),
         "negatives_from": negatives,
+        **encoder,
         "parameters": edges.num_nodes * options.dim + decoder.relation.numel(),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
+from itertools import chain, product
 from typing import cast
 
 import torch
@@ -27,6 +28,7 @@ class EdgeBatch:
     positions: Tensor
     step: int = 0
     ranges: tuple[tuple[int, int], ...] | None = None
+    resident: Callable[[], Tensor] | None = None  # positions of all edges between resident ids
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class EpochPlan:
     counts: tuple[int, ...]  # edges of each step
     ranges: tuple[tuple[tuple[int, int], ...] | None, ...]
     edges_of: Callable[[int], Tensor]  # of a step, in the order they are trained in
+    resident_of: Callable[[int], Tensor] | None = None  # in a step, all edges between resident partitions
 
     @property
     def num_batches(self) -> int:
@@ -53,9 +56,10 @@ class EpochPlan:
             batches = -(-count // self.batch_size)
             if index + batches > first:
                 edges = self.edges_of(step)
+                resident = None if self.resident_of is None else partial(self.resident_of, step)
                 for number in range(max(first - index, 0), batches):
                     begin = number * self.batch_size
-                    yield EdgeBatch(index + number, edges[begin : begin + self.batch_size], step, ranges)
+                    yield EdgeBatch(index + number, edges[begin : begin + self.batch_size], step, ranges, resident)
             index += batches
 
 
@@ -72,8 +76,8 @@ class EdgeBatches:
         self._last: tuple[int, Order] | None = None
         self._by_bucket: Tensor | None = None
         self._file = file
+        self.rows_per_partition = rows_per_partition(num_nodes, max(options.partitions, 1))
         if options.partitions:
-            self.rows_per_partition = rows_per_partition(num_nodes, options.partitions)
             if file is None:
                 bucket = buckets_of(edges, self.rows_per_partition, options.partitions)
                 self._by_bucket = bucket.argsort(stable=True)
@@ -96,12 +100,24 @@ class EdgeBatches:
             seed = (self.options.seed * 1_000_003 + step + 1) % 2**64  # a shuffle of its own
             return self._edges(order.buckets[step])[self._shuffled(seed, epoch, counts[step])]
 
-        return EpochPlan(size, order, counts, ranges, edges_of)
+        def resident_of(step: int) -> Tensor:
+            return self._edges(product(sorted(order.states[step]), repeat=2))
+
+        return EpochPlan(size, order, counts, ranges, edges_of, resident_of)
 
     def rows_of(self, partition: int) -> tuple[int, int]:
         """The ids of a partition: from, to."""
         begin = min(partition * self.rows_per_partition, self.num_nodes)
         return begin, min(begin + self.rows_per_partition, self.num_nodes)
+
+    def edges_of_partition(self, partition: int) -> tuple[Tensor, Tensor]:  # -> [a], [b]
+        """Positions of the edges whose head is in a partition, and of those whose tail is; all edges are of partition 0 if there
+        are none."""
+        if not self.options.partitions:
+            everything = torch.arange(self.count, device=self.device)
+            return everything, everything
+        others = range(self.options.partitions)
+        return self._edges((partition, other) for other in others), self._edges((other, partition) for other in others)
 
     def _shuffled(self, seed: int, epoch: int, count: int) -> Tensor:  # -> [count]
         drawn = _native.random_words(seed, epoch, _SHUFFLE, count, thread_count(self.options.threads))

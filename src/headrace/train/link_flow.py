@@ -1,8 +1,8 @@
 """`LinkFlow`: what happens to a batch of edges, in five stages (Mohoney et al., "Marius", OSDI 2021, section 3).
 
-    load         draw negatives, number the nodes, gather their rows and optimizer state
+    load         draw negatives, number the nodes, sample those around them for an encoder, gather their rows and optimizer state
     to device    copy them there
-    compute      loss and gradients; relations are updated here, one batch after the other
+    compute      encoded rows, loss and gradients; relations and the encoder are updated here, one batch after the other
     from device  copy what is to be added to rows and state back
     update       add it
 
@@ -29,6 +29,7 @@ from headrace.sample import KnownEdges, SharedNegatives, drawn_as
 from headrace.store import InMemory, TrainedRows
 from headrace.train.copies import Copies
 from headrace.train.link_batches import EdgeBatch
+from headrace.train.link_encoder import LinkEncoder
 from headrace.train.link_options import LinkOptions
 from headrace.train.row_optimizer import RowOptimizer
 
@@ -46,6 +47,10 @@ class LinkBatch:
     hidden: Tensor | None = None  # which of the [chunks, 2 b / chunks, negatives] are none
     ids: Tensor | None = None  # [u]; None for all nodes
     chunks: int = 1
+    indptr: Tensor | None = None  # with an encoder, neighbours of the first of `ids`; those after them are neighbours only
+    indices: Tensor | None = None
+    hops: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # how many of `ids` and of `indices` each hop found
+    degree: Tensor | None = None  # [u], where the encoder asks for it
     rows: Tensor | None = None  # [u, d], and then what is added to them
     state: Tensor | None = None  # [u, s], and then what is added to it
     loss: Tensor | None = None
@@ -55,7 +60,7 @@ class LinkBatch:
 
 
 _FEW = 1 << 20  # pairs that are compared faster than they are searched
-_MOVED = ("relation", "place", "hidden", "ids", "rows", "state")
+_MOVED = ("relation", "place", "hidden", "ids", "indptr", "indices", "degree", "rows", "state")
 
 
 class LinkFlow:
@@ -70,8 +75,9 @@ class LinkFlow:
         *,
         weight: Tensor | None = None,
         known: KnownEdges | None = None,
+        encoder: LinkEncoder | None = None,
     ) -> None:
-        self.rows, self.decoder, self.options = rows, decoder, options
+        self.rows, self.decoder, self.options, self.encoder = rows, decoder, options, encoder
         self.device = torch.device(options.device)
         where = getattr(rows, "device", torch.device("cpu"))
         self.there = where.type == "cuda"  # rows are on the GPU: all that leads to them is, too
@@ -122,6 +128,8 @@ class LinkFlow:
         )
         batch.ids, batch.place = torch.unique(torch.cat([head, tail, drawn.flatten()]), return_inverse=True)
         batch.hidden = self._hidden(head, relation, tail, drawn)
+        if self.encoder is not None:
+            self.encoder.sample(batch)
         if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
             batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
         else:
@@ -150,14 +158,18 @@ class LinkFlow:
             assert batch.state is not None
             rows, state = batch.rows.requires_grad_(), batch.state
         relations = [self.decoder.relation] if self.decoder.relation_width else []
+        weights = [] if self.encoder is None else self.encoder.weights
         with self._precision():
-            loss = self.loss_of(rows, batch)
-            grad, *relation_grad = torch.autograd.grad(loss, [rows, *relations])
+            loss = self.loss_of(rows if self.encoder is None else self.encoder.encode(rows, batch), batch)
+            grad, *others = torch.autograd.grad(loss, [rows, *relations, *weights])
+        relation_grad, weight_grad = others[: len(relations)], others[len(relations) :]
         with torch.no_grad():
             for parameter, gradient in zip(relations, relation_grad, strict=True):
                 delta, squares = self.relation_optimizer.deltas(gradient, self.relation_state, lr=batch.lr)
                 parameter.add_(delta)
                 self.relation_state.add_(squares)
+            if self.encoder is not None:
+                self.encoder.update(weight_grad, lr=batch.lr)
             batch.rows, batch.state = self.optimizer.deltas(grad, state, lr=batch.lr)
         batch.loss = loss.detach()
         if self.copies is not None:
@@ -190,7 +202,7 @@ class LinkFlow:
         finally:
             if batch.hold is not None:
                 batch.hold.release()
-        batch.rows = batch.state = batch.hidden = batch.place = None
+        batch.rows = batch.state = batch.hidden = batch.place = batch.indptr = batch.indices = batch.degree = None
         return batch
 
     def loss_of(self, rows: Tensor, batch: LinkBatch) -> Tensor:  # [u, d] -> []

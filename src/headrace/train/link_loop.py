@@ -12,20 +12,21 @@ from torch import Tensor
 
 from headrace.pipeline import Pipeline, StageTimes, Trace
 from headrace.sample import KnownEdges
-from headrace.store import kept_memory
+from headrace.store import InMemory, Partitioned, kept_memory
 from headrace.train.clock import process_memory
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.link_batches import EdgeBatches, EpochPlan
 from headrace.train.link_data import LinkData
 from headrace.train.link_disk import disk_facts, disk_use_added
 from headrace.train.link_edges import BucketedEdges
+from headrace.train.link_encoded import ENCODED, EncodedRows, encode_all, save_encoded
 from headrace.train.link_flight import Flight
 from headrace.train.link_flow import LinkBatch, LinkFlow
 from headrace.train.link_memory import ranking_memory
 from headrace.train.link_options import LinkOptions
 from headrace.train.link_state import SavedRows
 from headrace.train.optimise import learning_rate
-from headrace.train.ranking import Ranking, rank
+from headrace.train.ranking import Ranking, ReadRows, rank
 from headrace.train.run import Run
 from headrace.train.watch import StepEvent, Watcher
 
@@ -73,6 +74,7 @@ class LinkTrainer:
         self.ended: dict[str, Any] | None = None
         self.peak = 0  # batches that were in flight at a time
         self._known: KnownEdges | None = None
+        self._encoded: InMemory | EncodedRows | None = None
         self._times: list[StageTimes] = []
         self._begin = self._saved_at = perf_counter()
         self._told = self._before = 0.0
@@ -112,6 +114,7 @@ class LinkTrainer:
 
     def _epoch(self, interrupt: Interrupt) -> None:
         state, options, begin = self.state, self.options, perf_counter()
+        self._encoded = None
         if not state.sums:
             state.sums = {"loss": 0.0, "edges": 0.0, "bytes": 0.0, "seconds": 0.0}
         plan = self.deal.plan(state.epoch)
@@ -223,10 +226,11 @@ class LinkTrainer:
 
         ways: dict[str, list[int | None]] = {"full": [None], "sampled": [options.candidates], "both": [None, options.candidates]}
         wanted = ways[options.ranking]
+        rows = self.scored(interrupt)
         return [
             rank(
                 self.flow.decoder,
-                self.flow.rows,
+                rows,
                 triples,
                 known=self._filter(),
                 sampled=sampled,
@@ -238,6 +242,22 @@ class LinkTrainer:
             for sampled in wanted[: None if name == "test" else 1]
         ]
 
+    def scored(self, interrupt: Interrupt | None = None) -> ReadRows:
+        """What the decoder scores: the rows, or what an encoder makes of them. Nothing may be in flight."""
+        flow = self.flow
+        if flow.encoder is None:
+            return flow.rows
+
+        def tell(done: int, total: int) -> None:
+            if interrupt is not None and interrupt.asked:
+                self._stop()
+
+        if self._encoded is None:
+            on_disk = isinstance(flow.rows, Partitioned)
+            place = self.run.path / ENCODED if on_disk and self.run is not None else None
+            self._encoded = encode_all(flow.encoder.model, flow.rows, flow.triples, self.deal, place=place, progress=tell)
+        return self._encoded
+
     def _filter(self) -> KnownEdges | None:
         """All true edges, found when they are first needed: on a large graph that takes a while."""
         if self._known is None and not self.options.raw:
@@ -246,11 +266,16 @@ class LinkTrainer:
 
     def _finish(self, interrupt: Interrupt) -> dict[str, Any]:
         state = self.state
-        self.saved.restore_best()
+        if self.saved.best is not None:
+            self.saved.restore_best()
+            self._encoded = None
         test: dict[str, Any] = {}
         if len(self.data.test):
             for found in self._ranked("test", self.data.test[: self.options.test_edges or None], interrupt):
                 test = {**found.plain(), **test}  # where both were asked for, mrr is that of the full ranking
+        encoded = self.scored(interrupt)
+        if self.flow.encoder is not None and self.run is not None and isinstance(encoded, InMemory):
+            save_encoded(encoded, self.run.path / ENCODED)
         end = {
             "reason": "early stop" if state.stopped else "finished",
             "seconds": self._before + perf_counter() - self._begin,

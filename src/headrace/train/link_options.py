@@ -26,6 +26,12 @@ class LinkOptions(LoopOptions):
         "auto", "how an edge is scored (auto: complex where edges have relations, else dot)"
     )
     dim: int = option(100, "floats per node; complex and rotate use half of them for imaginary parts")
+    encoder: Literal["none", "sage", "gcn", "gin", "gat"] = option(
+        "none", "layers between a node's row and the decoder, which also see rows of its neighbours by training edges"
+    )
+    fanout: tuple[int, ...] = option((), "with an encoder, neighbours sampled per hop, one layer each (default: 10)")
+    hidden: int = option(0, "with an encoder of several layers, width between them (0: dim)")
+    encoder_lr: float = option(0.01, "learning rate of the encoder's weights")
     norm: Literal["l1", "l2"] = option("l1", "distance of transe and rotate")
     reciprocal: bool = option(False, "give every relation a second one for its heads")
     batch_size: int = option(1000, "edges per step")
@@ -85,11 +91,31 @@ class LinkOptions(LoopOptions):
         if self.memory and self.memory_bytes <= 0:
             raise ValueError(f"memory must be above 0, not {self.memory}: write a number and a unit, such as 600MiB or 2GB")
         self._check_together()
+        self._check_encoder()
 
     @property
     def memory_bytes(self) -> int:
         """The memory that was given, in bytes; 0 for any."""
         return parse_size(self.memory) if self.memory else 0
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """Neighbours per hop of the encoder, the targets' first; none without one."""
+        return () if self.encoder == "none" else self.fanout or (10,)
+
+    def _check_encoder(self) -> None:
+        if self.encoder == "none":
+            if self.fanout or self.hidden:
+                raise ValueError("fanout and hidden are of an encoder: choose one, as in encoder sage")
+            return
+        if any(k < 1 for k in self.fanout):
+            raise ValueError(f"fanout must be numbers from 1 up, not {','.join(map(str, self.fanout))}")
+        if self.hidden < 0:
+            raise ValueError(f"hidden must not be negative, got {self.hidden}")
+        if not self.encoder_lr > 0:
+            raise ValueError(f"encoder_lr must be above 0, not {self.encoder_lr}")
+        if self.negatives == 0:
+            raise ValueError("negatives 0 scores every node, and so would encode every node in every step: use negatives, as in 100")
 
     def _check_together(self) -> None:
         if (self.regularizer == "none") != (self.regularization == 0):

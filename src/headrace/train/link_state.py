@@ -1,4 +1,4 @@
-"""`SavedRows`: rows and relations as part of a checkpoint, and the best of them so far."""
+"""`SavedRows`: rows, relations and an encoder as part of a checkpoint, and the best of them so far."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import torch
 
 from headrace.nn import Decoder
 from headrace.store import InMemory, Partitioned, TrainedRows
+from headrace.train.link_encoder import LinkEncoder
 from headrace.train.run import Run
 
 
 class SavedRows:
-    """What a checkpoint says of rows and relations.
+    """What a checkpoint says of rows, relations and an encoder.
 
     Rows in memory are part of the checkpoint's file, and the best so far are kept beside them. Rows on disk are a store of their
     own with its own checkpoints: all else is saved with those, in one commit, and a run ends with its last rows.
     """
 
-    def __init__(self, rows: TrainedRows, decoder: Decoder) -> None:
-        self.rows, self.decoder = rows, decoder
+    def __init__(self, rows: TrainedRows, decoder: Decoder, encoder: LinkEncoder | None = None) -> None:
+        self.rows, self.decoder, self.encoder = rows, decoder, encoder
         self.best: dict[str, Any] | None = None
 
     @property
@@ -33,6 +34,8 @@ class SavedRows:
         """These are the best so far."""
         if isinstance(self.rows, InMemory):
             self.best = {"rows": self.rows.rows.clone(), "decoder": copy.deepcopy(self.decoder.state_dict())}
+            if self.encoder is not None:
+                self.best["encoder"] = copy.deepcopy(self.encoder.state_dict())
 
     def forget(self) -> None:
         """The present ones are the best."""
@@ -43,11 +46,15 @@ class SavedRows:
         if self.best is not None and isinstance(self.rows, InMemory):
             self.rows.rows.copy_(self.best["rows"])
             self.decoder.load_state_dict(self.best["decoder"])
+            if self.encoder is not None:
+                self.encoder.load_state_dict(self.best["encoder"])
             self.best = None
 
     def save(self, run: Run, state: dict[str, Any]) -> None:
         """Write a checkpoint."""
         state = {**state, "decoder": self.decoder.state_dict()}
+        if self.encoder is not None:
+            state["encoder"] = self.encoder.state_dict()
         if isinstance(self.rows, Partitioned):
             data = BytesIO()
             torch.save({**state, "log_position": run.log_position()}, data)
@@ -72,4 +79,6 @@ class SavedRows:
             self.rows.state.copy_(found["row_state"])
             self.rows.calls, self.best = found["calls"], found["best"]
         self.decoder.load_state_dict(found["decoder"])
+        if self.encoder is not None:
+            self.encoder.load_state_dict(found["encoder"])
         return found

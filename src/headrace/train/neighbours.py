@@ -14,8 +14,7 @@ from headrace.graph import Dataset
 from headrace.graph.names import Names
 from headrace.nn import Decoder
 from headrace.nn.distance_decoders import DistanceDecoder
-from headrace.store import TrainedRows
-from headrace.train.ranking import scan
+from headrace.train.ranking import ReadRows, scan
 from headrace.train.trained_links import open_links
 
 
@@ -124,7 +123,7 @@ def _number(given: str | int, names: Names | None, count: int, what: str) -> int
     return int(given)
 
 
-def _row(rows: TrainedRows, node: int) -> Tensor:  # -> [d]
+def _row(rows: ReadRows, node: int) -> Tensor:  # -> [d]
     """One row. Where only some are resident it is read on the way: pieces before it are small next to the pass that follows."""
     for begin, piece in scan(rows):
         if begin <= node < begin + len(piece):

@@ -10,19 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from headrace.nn import Decoder
 from headrace.sample import KnownEdges, SharedNegatives, known_among
-from headrace.store import TrainedRows
 
 HITS = (1, 3, 10)
 _BLOCK = 1 << 14  # edges whose questions see one pass over the candidates
 _SAMPLED_BLOCK = 1 << 10  # edges that share their sampled candidates
 _TIE = 1e-5  # scores that differ by less, relatively, are equal: a product of matrices rounds otherwise than one of rows
+
+
+class ReadRows(Protocol):
+    """Rows that can be looked at: trained ones, or what an encoder made of them."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows as float32, and their states.  # [k] -> [k, width], [k, state]"""
+        ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,7 @@ class Ranking:
 
 def rank(
     decoder: Decoder,
-    rows: TrainedRows,
+    rows: ReadRows,
     triples: Tensor,
     *,
     known: KnownEdges | None = None,
@@ -141,7 +154,7 @@ def rank(
     )
 
 
-def scan(rows: TrainedRows, *, limit: int | None = None) -> Iterator[tuple[int, Tensor]]:
+def scan(rows: ReadRows, *, limit: int | None = None) -> Iterator[tuple[int, Tensor]]:
     """Pieces of a table, front to back, as (first id, rows): of 64 MiB, or of `limit` rows if that is less."""
     own = getattr(rows, "scan", None)
     step = max((1 << 24) // max(rows.width, 1), 1)
@@ -153,7 +166,7 @@ def scan(rows: TrainedRows, *, limit: int | None = None) -> Iterator[tuple[int, 
         yield begin, rows.gather(torch.arange(begin, min(begin + step, rows.num_rows)))[0]
 
 
-def rows_of(rows: TrainedRows, ids: Tensor, device: torch.device, *, limit: int | None = None) -> Tensor:  # [k] ascending -> [k, d]
+def rows_of(rows: ReadRows, ids: Tensor, device: torch.device, *, limit: int | None = None) -> Tensor:  # [k] ascending -> [k, d]
     """Rows by id: gathered, or picked from one pass where only some are resident."""
     if not hasattr(rows, "scan"):
         return rows.gather(ids)[0].to(device)

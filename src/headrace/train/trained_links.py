@@ -13,17 +13,22 @@ import torch
 
 from headrace.graph import Dataset
 from headrace.nn import Decoder
-from headrace.store import InMemory, Partitioned, TrainedRows
+from headrace.store import InMemory, Partitioned
+from headrace.train.link_encoded import ENCODED, EncodedRows
 from headrace.train.link_options import LinkOptions, decoder_of
 from headrace.train.options import from_plain
+from headrace.train.ranking import ReadRows
 from headrace.train.run import Run
 
 
 @dataclass(frozen=True)
 class TrainedLinks:
-    """What a run ended with. `rows` are scanned in pieces: from the run's files of partitions, or mapped from its checkpoint."""
+    """What a run ended with. `rows` are scanned in pieces: from the run's files of partitions, or mapped from its checkpoint.
 
-    rows: TrainedRows
+    Of a run with an encoder they are the encoded rows, which is what its decoder scores.
+    """
+
+    rows: ReadRows
     decoder: Decoder
     relations: int
     options: LinkOptions
@@ -59,11 +64,27 @@ def open_links(path: str | os.PathLike[str]) -> Iterator[TrainedLinks]:
             extra = store.extra
             saved = torch.load(BytesIO(extra), weights_only=True, map_location="cpu") if isinstance(extra, bytes) else None
             _take(saved, decoder, run)
-            yield TrainedLinks(store, decoder, relations, options)
+            with _encoded(options, run) as encoded:
+                yield TrainedLinks(encoded or store, decoder, relations, options)
         return
     saved = run.load_checkpoint(mapped=True) if run.has_checkpoint() else None
     found = _take(saved, decoder, run)
-    yield TrainedLinks(InMemory(found["rows"], found["row_state"]), decoder, relations, options)
+    with _encoded(options, run) as encoded:
+        yield TrainedLinks(encoded or InMemory(found["rows"], found["row_state"]), decoder, relations, options)
+
+
+@contextmanager
+def _encoded(options: LinkOptions, run: Run) -> Iterator[EncodedRows | None]:
+    if options.encoder == "none":
+        yield None
+        return
+    if not (run.path / ENCODED).is_file():
+        raise _unfinished(run)
+    rows = EncodedRows(run.path / ENCODED)
+    try:
+        yield rows
+    finally:
+        rows.close()
 
 
 def _take(saved: dict[str, Any] | None, decoder: Decoder, run: Run) -> dict[str, Any]:

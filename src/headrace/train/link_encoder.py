@@ -1,0 +1,111 @@
+"""`LinkEncoder`: a graph neural network between the rows of nodes and the decoder (Waleffe et al., "MariusGNN", EuroSys 2023).
+
+A node's own row and those of sampled neighbours become its encoded row, which is what the decoder scores. Gradients reach all rows
+of the sample, which are updated as without an encoder; the network's weights are few, and updated where gradients are computed, one
+batch after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headrace.nn import GNN
+from headrace.sample import Block, Sample
+from headrace.train.link_neighbours import Neighbourhoods
+from headrace.train.link_options import LinkOptions
+from headrace.train.row_optimizer import RowOptimizer
+
+if TYPE_CHECKING:
+    from headrace.train.link_flow import LinkBatch
+
+
+@dataclass(frozen=True)
+class _Input:
+    """What a `GNN` is given."""
+
+    blocks: tuple[Block, ...]
+    x: Tensor
+    n_id: Tensor
+    degree: Tensor
+    table: None = None
+
+
+class LinkEncoder:
+    """The network, its optimizer's state, and the neighbours that it is given."""
+
+    def __init__(self, model: GNN, triples: Tensor, num_nodes: int, options: LinkOptions) -> None:
+        self.model, self.options = model, options
+        self.weights = list(self.model.parameters())
+        self.optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
+        self.state = [torch.zeros_like(weight) for weight in self.weights]
+        self.neighbourhoods = Neighbourhoods(triples, num_nodes, options)
+
+    @property
+    def wants_degree(self) -> bool:
+        """Whether layers ask how many neighbours a node has."""
+        return self.options.encoder == "gcn"
+
+    def sample(self, batch: LinkBatch) -> None:
+        """Put those around a batch's nodes behind them."""
+        assert batch.ids is not None
+        where = batch.ids.device
+        ids, sample = self.neighbourhoods.sample(batch.ids, batch.edges, epoch=batch.epoch)
+        batch.ids, batch.indptr, batch.indices = ids.to(where), sample.indptr.to(where), sample.indices.to(where)
+        batch.hops = sample.num_sampled_nodes, sample.num_sampled_edges
+        if self.wants_degree:
+            batch.degree = self.neighbourhoods.degree(sample).to(where)
+
+    def encode(self, rows: Tensor, batch: LinkBatch) -> Tensor:  # [n, d] -> [u, d]
+        """Encoded rows of a batch's nodes, from the rows of all that were sampled."""
+        assert batch.ids is not None
+        assert batch.indptr is not None
+        assert batch.indices is not None
+        sample = Sample(batch.ids, batch.indptr, batch.indices, *batch.hops)
+        degree = batch.ids if batch.degree is None else batch.degree
+        return self.model(_Input(sample.blocks, rows, batch.ids, degree))  # type: ignore[no-any-return]
+
+    def update(self, gradients: Sequence[Tensor], *, lr: float) -> None:
+        """One step of the weights, by Adagrad (or sgd, where rows are updated by it)."""
+        rate = lr * self.options.encoder_lr / self.options.lr  # the schedule is that of the rows
+        with torch.no_grad():
+            for weight, state, gradient in zip(self.weights, self.state, gradients, strict=True):
+                delta, squares = self.optimizer.deltas(gradient, state, lr=rate)
+                weight.add_(delta)
+                if self.optimizer.name != "sgd":
+                    state.add_(squares)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of a run depends on."""
+        return {"model": self.model.state_dict(), "optimizer": self.state}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Put everything as `state_dict` had it."""
+        self.model.load_state_dict(saved["model"])
+        for state, found in zip(self.state, saved["optimizer"], strict=True):
+            state.copy_(found)
+
+
+def make_encoder(options: LinkOptions) -> GNN:
+    """The network that the options describe, untrained, on their device: a layer for each number of `fanout`, no dropout.
+
+    Attention has eight heads, or as many of them as divide `hidden`; the last layer has one.
+    """
+    hidden = options.hidden or options.dim
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.seed)
+        made = GNN(
+            options.dim,
+            hidden,
+            options.dim,
+            layers=len(options.fanouts),
+            conv=options.encoder,  # type: ignore[arg-type]
+            dropout=0.0,
+            heads=gcd(hidden, 8),
+        )
+    return made.to(options.device)
