@@ -31,7 +31,9 @@ class NeighborSampler:
 
     Uniformly, without replacement by Floyd's method, unless told otherwise. Every draw is Philox of (seed, epoch, batch, hop, node,
     slot), so a sample depends on these alone: never on threads, on what was sampled before or on the machine. Each hop expands only
-    nodes that are new to the sample, as PyG does; a node keeps the place of its first appearance.
+    nodes that are new to the sample, as PyG does; a node keeps the place of its first appearance. So neighbours are drawn once a
+    node, and every layer that needs the node reuses them: blocks are prefixes of one CSR (DENSE: Waleffe et al., "MariusGNN",
+    EuroSys 2023).
 
     replace: draw with replacement.
     weighted: draw in proportion to `graph.weight` (Efraimidis and Spirakis, 2006, where it is without replacement). Edges of

@@ -76,8 +76,8 @@ class EdgeBatches:
         self._last: tuple[int, Order] | None = None
         self._by_bucket: Tensor | None = None
         self._file = file
-        self.rows_per_partition = rows_per_partition(num_nodes, max(options.partitions, 1))
         if options.partitions:
+            self.rows_per_partition = rows_per_partition(num_nodes, options.partitions)
             if file is None:
                 bucket = buckets_of(edges, self.rows_per_partition, options.partitions)
                 self._by_bucket = bucket.argsort(stable=True)
@@ -101,7 +101,8 @@ class EdgeBatches:
             return self._edges(order.buckets[step])[self._shuffled(seed, epoch, counts[step])]
 
         def resident_of(step: int) -> Tensor:
-            return self._edges(product(sorted(order.states[step]), repeat=2))
+            here = sorted(order.states[step])
+            return self._edges(product(here, here))
 
         return EpochPlan(size, order, counts, ranges, edges_of, resident_of)
 
@@ -111,11 +112,7 @@ class EdgeBatches:
         return begin, min(begin + self.rows_per_partition, self.num_nodes)
 
     def edges_of_partition(self, partition: int) -> tuple[Tensor, Tensor]:  # -> [a], [b]
-        """Positions of the edges whose head is in a partition, and of those whose tail is; all edges are of partition 0 if there
-        are none."""
-        if not self.options.partitions:
-            everything = torch.arange(self.count, device=self.device)
-            return everything, everything
+        """Positions of the edges whose head is in a partition, and of those whose tail is."""
         others = range(self.options.partitions)
         return self._edges((partition, other) for other in others), self._edges((other, partition) for other in others)
 

@@ -23,13 +23,13 @@ from headrace.sample import Sample
 from headrace.store import FileRows, InMemory, TrainedRows
 from headrace.train.export_files import NpyRows
 from headrace.train.link_batches import EdgeBatches
+from headrace.train.link_memory import encoding_memory
 from headrace.train.link_neighbours import RowsOfGraph, degrees_of, rows_of_graph, sampler_of
 from headrace.train.link_options import LinkOptions
 from headrace.train.ranking import scan
 
 ENCODED = "encoded.npy"  # in the directory of a run
-MOST = 1 << 14  # neighbours of a node, at the most
-PIECE_BYTES = 16 << 20  # of rows read at a time
+MOST = 1 << 12  # neighbours of a node, at the most
 _READERS = 4  # threads that wait for the disk
 
 Tell = Callable[[int, int], None]
@@ -86,12 +86,18 @@ def encode_all(
 
 
 def _to_file(
-    model: GNN, rows: TrainedRows, triples: Tensor, deal: EdgeBatches, degree: Tensor | None, place: Path, tell: Callable[[int], None]
+    model: GNN,
+    rows: TrainedRows,
+    triples: Tensor,
+    deal: EdgeBatches,
+    degree: Tensor | None,
+    place: Path,
+    tell: Callable[[int], None],
 ) -> EncodedRows:
     """A file for the rows, and one for each layer; no more than two are there at a time."""
     steps = [place.with_name(f"{place.name}.{number}") for number in range(len(model.layers) + 1)]
     try:
-        _write(steps[0], rows.num_rows, rows.width, (piece for _, piece in scan(rows, limit=_piece_rows(rows.width))))
+        _write(steps[0], rows.num_rows, rows.width, (piece for _, piece in scan(rows, limit=_piece_rows(deal.options))))
         for number, layer in enumerate(model.layers):
             source = FileRows(steps[number], threads=_READERS)
             pieces = _pieces(layer, number, source.gather, triples, deal, degree)
@@ -136,11 +142,10 @@ def _pieces(
 ) -> Iterator[tuple[int, Tensor]]:
     """What a layer makes of the table that `read` reads, as (first id, rows), front to back."""
     options = deal.options
-    most = most_neighbours(options)[number]
+    most, limit = most_neighbours(options)[number], _piece_rows(options)
     where = next(layer.parameters()).device
     for part in rows_of_graph(deal, triples, threads=options.threads):
         sampler = sampler_of(part.graph, [most], options)
-        limit = _piece_rows(max(options.dim, options.hidden))
         for begin, end in _ranges(part, most, limit):
             sample: Sample = sampler.sample(torch.arange(begin, end))
             ids = part.ids(sample.nodes.long())
@@ -163,15 +168,20 @@ def _ranges(part: RowsOfGraph, most: int, limit: int) -> Iterator[tuple[int, int
 
 def most_neighbours(options: LinkOptions) -> tuple[int, ...]:
     """How many neighbours each layer is given, the first layer first."""
-    return tuple(reversed(options.fanouts)) if options.encoder == "gin" else (MOST,) * len(options.fanouts)
+    if options.encoder == "gin":
+        return tuple(reversed(options.fanouts))
+    return (min(MOST, _piece_rows(options) - 1),) * len(options.fanouts)
 
 
 def evaluated_with(options: LinkOptions) -> str:
     """How nodes are encoded to be ranked, for the record of a run."""
     if options.encoder == "gin":
         return f"{','.join(map(str, options.fanouts))} drawn neighbours in the whole training graph, layer by layer"
-    return f"all neighbours in the whole training graph, layer by layer ({MOST} drawn ones of a node with more)"
+    return (
+        f"all neighbours in the whole training graph, layer by layer ({most_neighbours(options)[0]} drawn ones of a node with more)"
+    )
 
 
-def _piece_rows(width: int) -> int:
-    return max(PIECE_BYTES // (4 * max(width, 1)), MOST + 1)
+def _piece_rows(options: LinkOptions) -> int:
+    """Rows that are read at a time, of a node and its neighbours or of many."""
+    return max(encoding_memory(options) // (4 * max(options.dim, options.hidden)), 2)

@@ -8,11 +8,13 @@ import torch
 
 from headrace._sizes import format_size
 from headrace.store.partition_files import Layout
+from headrace.train.link_encoder_memory import encoder_memory
 from headrace.train.link_options import LinkOptions
 
 ROW_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SPARE = 2  # slots for partitions that are on their way in and out
 _RANKING = 1 << 28
+_ENCODING = 1 << 24
 _STEP_BYTES = 48  # of an edge while its step is shuffled: positions, words, and sorting them
 _KNOWN_BYTES = 96  # of an edge while `KnownEdges` sorts it; a third of it stays
 _WEIGHT_BYTES = 32  # of a node while a table to draw from is made
@@ -53,6 +55,7 @@ def memory_of(
     elif on_host:
         parts["gradients of all rows"] = 3 * nodes * 4 * width
         parts["scores of all nodes"] = 4 * 2 * options.batch_size * 4 * nodes
+    parts |= encoder_memory(options, nodes=nodes, train=train, state=state, piece=encoding_memory(options), heap=_HEAP)
     if options.negative_weights == "degree":
         parts["weights of negatives"] = _WEIGHT_BYTES * nodes
     if options.filter_negatives:
@@ -105,3 +108,8 @@ def row_bytes(options: LinkOptions) -> int:
 def ranking_memory(options: LinkOptions) -> int:
     """What `rank` is given, which is about a quarter of what it takes: 1/32 of `memory`, if there is such a limit."""
     return max(min(_RANKING, options.memory_bytes // 32), 1 << 20) if options.memory else _RANKING
+
+
+def encoding_memory(options: LinkOptions) -> int:
+    """Bytes of rows that are encoded at a time."""
+    return max(min(_ENCODING, ranking_memory(options)), 1 << 20)

@@ -121,19 +121,25 @@ class RowsOfGraph:
 
 def rows_of_graph(deal: EdgeBatches, triples: Tensor, *, threads: int | None) -> Iterator[RowsOfGraph]:
     """The neighbours of all nodes, partition by partition: memory is that of one partition's edges."""
-    for partition in range(max(deal.options.partitions, 1)):
+    if not deal.options.partitions:
+        head, _, tail = triples.cpu().unbind(1)
+        graph = Graph.from_edges(head, tail, deal.num_nodes, undirected=True, threads=threads)
+        yield RowsOfGraph(0, deal.num_nodes, graph, torch.empty(0, dtype=torch.int64))
+        return
+    for partition in range(deal.options.partitions):
         begin, end = deal.rows_of(partition)
         if begin == end:
             continue
         size, away, towards = end - begin, *deal.edges_of_partition(partition)
         out, into = triples[away.to(triples.device)].cpu(), triples[towards.to(triples.device)].cpu()
         into = into[into[:, 0] != into[:, 2]]  # a loop is one edge, not two
-        near = torch.cat([out[:, 0], into[:, 2]]).long() - begin
-        far = torch.cat([out[:, 2], into[:, 0]]).long()
+        near = torch.cat([out[:, 0], into[:, 2]]).sub_(begin)
+        far = torch.cat([out[:, 2], into[:, 0]])
         outside = (far < begin) | (far >= end)
         others = far[outside].unique()
-        far = torch.where(outside, size + torch.searchsorted(others, far), far - begin)
-        yield RowsOfGraph(begin, end, Graph.from_edges(far, near, size + len(others), threads=threads), others)
+        place = torch.searchsorted(others, far[outside], out_int32=far.dtype == torch.int32)
+        far = (far - begin).masked_scatter_(outside, place.add_(size))
+        yield RowsOfGraph(begin, end, Graph.from_edges(far, near, size + len(others), threads=threads), others.long())
 
 
 def sampler_of(graph: Graph, fanouts: Sequence[int], options: LinkOptions) -> NeighborSampler:

@@ -115,7 +115,7 @@ class LinkOptions(LoopOptions):
         if not self.encoder_lr > 0:
             raise ValueError(f"encoder_lr must be above 0, not {self.encoder_lr}")
         if self.negatives == 0:
-            raise ValueError("negatives 0 scores every node, and so would encode every node in every step: use negatives, as in 100")
+            raise ValueError("negatives 0 scores every node, and an encoder would encode every one in every step: use some, as 100")
 
     def _check_together(self) -> None:
         if (self.regularizer == "none") != (self.regularization == 0):
