@@ -1,4 +1,4 @@
-"""One draw a node, shared by all layers (DENSE, MariusGNN): `NeighborSampler` and its blocks against a plain network over dictionaries."""
+"""One draw a node, shared by all layers (DENSE, MariusGNN): `NeighborSampler` and its blocks against plain networks."""
 
 import pytest
 import torch

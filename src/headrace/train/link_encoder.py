@@ -2,7 +2,7 @@
 
 A node's own row and those of sampled neighbours become its encoded row, which is what the decoder scores. Gradients reach all rows
 of the sample, which are updated as without an encoder; the network's weights are few, and updated where gradients are computed, one
-batch after the other.
+batch after the other. Edges between the two ends of an edge that the batch asks about are hidden from the network.
 """
 
 from __future__ import annotations
@@ -72,10 +72,9 @@ class LinkEncoder:
 
     def update(self, gradients: Sequence[Tensor], *, lr: float) -> None:
         """One step of the weights, by Adagrad (or sgd, where rows are updated by it)."""
-        rate = lr * self.options.encoder_lr / self.options.lr  # the schedule is that of the rows
         with torch.no_grad():
             for weight, state, gradient in zip(self.weights, self.state, gradients, strict=True):
-                delta, squares = self.optimizer.deltas(gradient, state, lr=rate)
+                delta, squares = self.optimizer.deltas(gradient, state, lr=lr)
                 weight.add_(delta)
                 if self.optimizer.name != "sgd":
                     state.add_(squares)

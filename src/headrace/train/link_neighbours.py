@@ -7,7 +7,7 @@ resident, so no row is needed that is not in the buffer (Waleffe et al., "Marius
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,12 +43,12 @@ class Numbering:
 
     def number(self, ids: Tensor) -> Tensor:  # [k] -> [k]
         """The numbers of ids, each of which must be in a range."""
-        part = torch.searchsorted(self.starts, ids.long(), right=True) - 1
+        part = torch.searchsorted(self.starts, ids.long().contiguous(), right=True) - 1
         return ids - self.starts[part] + self.before[part]
 
     def ids(self, numbers: Tensor) -> Tensor:  # [k] -> [k]
         """The ids of numbers."""
-        part = torch.searchsorted(self.before, numbers.long(), right=True) - 1
+        part = torch.searchsorted(self.before, numbers.long().contiguous(), right=True) - 1
         return numbers - self.before[part] + self.starts[part]
 
 
@@ -56,7 +56,7 @@ class Neighbourhoods:
     """Samples around the targets of batches, on the CPU.
 
     The neighbours of a node are drawn once a batch, and every layer that needs the node uses them (DENSE): that is how
-    `NeighborSampler` samples. A trained edge may be among the edges that its ends are encoded by.
+    `NeighborSampler` samples. Of what was drawn, edges between the ends of the batch's own edges are left out (`without_edges`).
     """
 
     def __init__(self, triples: Tensor, num_nodes: int, options: LinkOptions) -> None:
@@ -70,7 +70,9 @@ class Neighbourhoods:
         sampler = self._at_hand(edges)
         numbers = self._numbering.number(targets.cpu())
         sample = sampler.sample(numbers, epoch=epoch, batch=edges.index)
-        return self._numbering.ids(sample.nodes.long()), sample
+        ids = self._numbering.ids(sample.nodes.long())
+        head, _, tail = self.triples[edges.positions].cpu().long().unbind(1)
+        return ids, without_edges(sample, ids, head, tail)
 
     def degree(self, sample: Sample) -> Tensor:  # -> [n]
         """How many neighbours at hand the nodes of the last sample have, themselves not counted."""
@@ -101,6 +103,30 @@ class Neighbourhoods:
         for begin in range(0, len(ids), _PIECE):
             out[begin : begin + _PIECE] = self._numbering.number(ids[begin : begin + _PIECE])
         return out
+
+
+def without_edges(sample: Sample, ids: Tensor, head: Tensor, tail: Tensor) -> Sample:
+    """The sample less all edges between `head[i]` and `tail[i]`, which are among its seeds; its nodes, whose ids are `ids`, stay.
+
+    An encoder that is shown the edge it is asked about learns to look for it, and edges that are not known yet cannot be found so.
+    """
+    if not len(head):
+        return sample
+    seeds, edges = sample.num_seeds, sample.num_sampled_edges[0]  # only rows of seeds have such edges
+    near = sample.indices[:edges]
+    row = torch.repeat_interleave(torch.arange(seeds), sample.indptr[: seeds + 1].diff(), output_size=edges)
+    most = int(ids.max()) + 1
+    kept = ~torch.isin(_pairs(ids[row], ids[near.long()], most), _pairs(head, tail, most))
+    lengths = sample.indptr.diff()
+    lengths[:seeds] = torch.bincount(row[kept], minlength=seeds)
+    indptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    indices = torch.cat([near[kept], sample.indices[edges:]])
+    counts = (int(kept.sum()), *sample.num_sampled_edges[1:])
+    return replace(sample, indptr=indptr, indices=indices, num_sampled_edges=counts)
+
+
+def _pairs(one: Tensor, other: Tensor, most: int) -> Tensor:  # [k], [k] -> [k]
+    return torch.minimum(one, other) * most + torch.maximum(one, other)
 
 
 @dataclass(frozen=True)

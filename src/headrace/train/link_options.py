@@ -18,7 +18,7 @@ class LinkOptions(LoopOptions):
     """Options of link prediction."""
 
     epochs: int = option(10, "passes over the training edges")
-    lr: float = option(0.1, "learning rate of rows and relations")
+    lr: float = option(0.1, "learning rate of rows, relations and an encoder's weights")
     staleness: int = option(
         1, "batches in flight, at the most; 1 is exact, with more a row may miss the updates of so many batches"
     )
@@ -31,7 +31,6 @@ class LinkOptions(LoopOptions):
     )
     fanout: tuple[int, ...] = option((), "with an encoder, neighbours sampled per hop, one layer each (default: 10)")
     hidden: int = option(0, "with an encoder of several layers, width between them (0: dim)")
-    encoder_lr: float = option(0.01, "learning rate of the encoder's weights")
     norm: Literal["l1", "l2"] = option("l1", "distance of transe and rotate")
     reciprocal: bool = option(False, "give every relation a second one for its heads")
     batch_size: int = option(1000, "edges per step")
@@ -112,8 +111,6 @@ class LinkOptions(LoopOptions):
             raise ValueError(f"fanout must be numbers from 1 up, not {','.join(map(str, self.fanout))}")
         if self.hidden < 0:
             raise ValueError(f"hidden must not be negative, got {self.hidden}")
-        if not self.encoder_lr > 0:
-            raise ValueError(f"encoder_lr must be above 0, not {self.encoder_lr}")
         if self.negatives == 0:
             raise ValueError("negatives 0 scores every node, and an encoder would encode every one in every step: use some, as 100")
 
