@@ -37,6 +37,7 @@ def main() -> None:
     folder, given, nodes, edges = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
     threading.stack_size(256 << 10)  # by default 8 MiB each, of which a few pages are used
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     options = LinkOptions(**given)
     small = {"dim": 4, "epochs": 1, "partitions": 4, "buffer": 2, "order": "beta", "memory": ""}
     link(dataset(folder / "first.bin", 100, 400), LinkOptions(**{**given, **small}), out=folder / "first")

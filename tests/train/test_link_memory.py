@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -71,6 +72,20 @@ def test_a_table_of_four_times_the_memory_trains_under_a_hard_limit(tmp_path):
 def test_a_larger_table_trains_under_a_hard_limit(tmp_path, order):
     more = {"dim": 128, "batch_size": 400, "chunks": 5, "negatives": 50, "staleness": 8, "memory": "128MiB", "order": order}
     check_larger_than_memory(tmp_path, {**SHAPE, **more}, nodes=1_100_000, edges=150_000)
+
+
+@linux
+def test_an_encoder_keeps_to_the_memory_that_was_told(tmp_path):
+    more = {"dim": 128, "batch_size": 100, "chunks": 2, "negatives": 20, "staleness": 2, "order": "best", "epochs": 1}
+    options = {**SHAPE, **more, "encoder": "sage", "fanout": [10]}
+    size = {"nodes": 131_072, "train": 20_000, "others": 200, "spare": 0}
+    budgets = (LinkOptions(**{**options, "fanout": (10,), "memory": f"{mib}MiB"}) for mib in range(20, 200))
+    least = next(made for made in budgets if sum(memory_of(made, **size).values()) <= made.memory_bytes)
+    assert least.memory_bytes < 131_072 * 129 * 4
+    found = trained_under_limit(tmp_path, {**options, "memory": least.memory}, nodes=131_072, edges=20_000)
+    assert found["whole"] == "does not fit"
+    assert found["result"]["test"]["ranking"] == "full"
+    assert numpy.load(tmp_path / "run" / "encoded.npy", mmap_mode="r").shape == (131_072, 128)
 
 
 def disk(**changes):

@@ -43,7 +43,9 @@ class LinkEncoder:
         self.model, self.options = model, options
         self.weights = list(self.model.parameters())
         self.optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
-        self.state = [torch.zeros_like(weight) for weight in self.weights]
+        # A weight is one row to the optimizer, which gives each of its floats a state of its own.
+        widths = [self.optimizer.state_width(weight.numel()) for weight in self.weights]
+        self.state = [torch.zeros(1, width, device=options.device) for width in widths]
         self.neighbourhoods = Neighbourhoods(triples, num_nodes, options)
 
     @property
@@ -74,10 +76,9 @@ class LinkEncoder:
         """One step of the weights, by Adagrad (or sgd, where rows are updated by it)."""
         with torch.no_grad():
             for weight, state, gradient in zip(self.weights, self.state, gradients, strict=True):
-                delta, squares = self.optimizer.deltas(gradient, state, lr=lr)
-                weight.add_(delta)
-                if self.optimizer.name != "sgd":
-                    state.add_(squares)
+                delta, squares = self.optimizer.deltas(gradient.reshape(1, -1), state, lr=lr)
+                weight.add_(delta.view_as(weight))
+                state.add_(squares)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of a run depends on."""
