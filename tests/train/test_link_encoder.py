@@ -24,6 +24,7 @@ from headrace.train.link_encoder import make_encoder
 from headrace.train.link_memory import memory_of
 from headrace.train.link_neighbours import Neighbourhoods, Numbering, without_edges
 from headrace.train.node import torch_threads
+from headrace.train.row_optimizer import RowOptimizer
 
 SMALL = {"dim": 8, "epochs": 2, "batch_size": 64, "negatives": 12, "chunks": 4, "threads": 1, "lr": 0.1, "init": 0.1}
 KINDS = ("sage", "gcn", "gin", "gat")
@@ -63,13 +64,17 @@ class Given:
         self.blocks, self.x, self.n_id, self.degree = blocks, x, ids, degree
 
 
-def plain_loop(data, options):
-    """The same training in plain PyTorch: a dense table, one graph per state of the buffer, gradients by autograd, Adagrad."""
+def plain_loop(data, options, numbered):
+    """The same training in plain PyTorch: a dense table, one graph per state of the buffer, gradients by autograd, Adagrad.
+
+    `numbered` are the nodes of each batch in the order that they were numbered in, on which sums of weights' gradients depend.
+    """
     edges = LinkData.of(data)
     decoder, model = make_decoder(edges, options), make_encoder(options)
     table = InMemory.create(edges.num_nodes, options.dim, init=(options.init, options.seed)).rows
-    squares, relation_squares = torch.zeros(edges.num_nodes, 1), torch.zeros_like(decoder.relation)
-    weight_squares = [torch.zeros_like(weight) for weight in model.parameters()]
+    parameters = [decoder.relation, *model.parameters()]
+    squares, parameter_squares = torch.zeros(edges.num_nodes, 1), [torch.zeros(1, one.numel()) for one in parameters]
+    by_row, by_float = RowOptimizer("row_adagrad"), RowOptimizer("adagrad")
     negatives = hr.sample.SharedNegatives(
         edges.num_nodes, amount=options.negatives, chunks=options.chunks, degree_fraction=options.degree_fraction, seed=options.seed
     )
@@ -90,7 +95,9 @@ def plain_loop(data, options):
             head, relation, tail = edges.train[batch.positions].long().unbind(1)
             chunks = next(k for k in range(options.chunks, 0, -1) if options.chunks % k == 0 and len(head) % k == 0)
             drawn = negatives.sample(head, tail, epoch=epoch, batch=batch.index, ranges=batch.ranges, chunks=chunks)
-            targets, place = torch.cat([head, tail, drawn.flatten()]).unique(return_inverse=True)
+            wanted, targets = torch.cat([head, tail, drawn.flatten()]), next(numbered)
+            assert targets.sort().values.tolist() == wanted.unique().tolist()
+            place = torch.zeros(edges.num_nodes, dtype=torch.int64).index_put((targets,), torch.arange(len(targets)))[wanted]
             sample = sampler.sample(number[targets], epoch=epoch, batch=batch.index)
             ids = resident[sample.nodes.long()]
             sample = without_edges(sample, ids, head, tail)
@@ -105,17 +112,15 @@ def plain_loop(data, options):
             negative = decoder.score(query, n.view(chunks, -1, options.dim))
             negative = negative.masked_fill(answer[:, :, None] == drawn[:, None], LOW)
             loss = loss_of(positive, negative)
-            grad, relation_grad, *weight_grads = torch.autograd.grad(loss, [table, decoder.relation, *model.parameters()])
+            grad, *grads = torch.autograd.grad(loss, [table, *parameters])
             losses.append(loss.item())
             with torch.no_grad():
-                table = table.detach()
-                squares += grad.square().mean(1, keepdim=True)
-                table += -options.lr * grad / (squares.sqrt() + 1e-10)
-                relation_squares += relation_grad.square()
-                decoder.relation += -options.lr * relation_grad / (relation_squares.sqrt() + 1e-10)
-                for weight, square, gradient in zip(model.parameters(), weight_squares, weight_grads, strict=True):
-                    square += gradient.square()
-                    weight += -options.lr * gradient / (square.sqrt() + 1e-10)
+                delta, added = by_row.deltas(grad, squares, lr=options.lr)
+                table, squares = table.detach() + delta, squares + added
+                for parameter, square, gradient in zip(parameters, parameter_squares, grads, strict=True):
+                    delta, added = by_float.deltas(gradient.reshape(1, -1), square, lr=options.lr)
+                    parameter += delta.view_as(parameter)
+                    square += added
     return table, decoder, model, losses
 
 
@@ -125,16 +130,23 @@ def plain_loop(data, options):
         {},
         {"encoder": "gcn", "fanout": (3, 2), "hidden": 12},
         {"encoder": "gin", "decoder": "complex"},
-        {"encoder": "gat", "fanout": (5,), "batch_size": 33},
+        {"encoder": "gat", "fanout": (5,), "batch_size": 33, "loss": "margin"},
         {"fanout": (3, 3), "partitions": 5, "buffer": 2, "order": "beta", "batch_size": 40},
         {"encoder": "gcn", "partitions": 8, "buffer": 4, "order": "comet", "dim": 1},
     ],
 )
-def test_one_batch_in_flight_equals_a_plain_loop_to_the_bit(knowledge, changes):
-    options, seen = small(**changes), Losses()
+def test_one_batch_in_flight_equals_a_plain_loop_to_the_bit(knowledge, changes, monkeypatch):
+    numbered, sample = [], Neighbourhoods.sample
+
+    def noting(self, targets, edges, *, epoch):
+        numbered.append(targets.clone())
+        return sample(self, targets, edges, epoch=epoch)
+
+    monkeypatch.setattr(Neighbourhoods, "sample", noting)
+    options, seen = small(**{"loss": "logistic", **changes}), Losses()
     result = link(knowledge, options, watcher=seen)
     with torch_threads(1):
-        table, decoder, model, losses = plain_loop(knowledge, options)
+        table, decoder, model, losses = plain_loop(knowledge, options, iter(numbered))
     assert seen.seen == losses
     assert torch.equal(result.rows.rows, table)
     assert torch.equal(result.decoder.relation, decoder.relation)

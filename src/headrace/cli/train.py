@@ -201,6 +201,9 @@ def show_links(result: LinkResult) -> None:
         busy = f"busy {100 * disk['busy']:.0f} % of the time, {disk['stall_seconds']:.1f} s waited for"
         facts.add_row("disk", f"{moved} in {disk['loads']} loads, {disk['loads'] / count:.1f} an epoch; {busy}")
     facts.add_row("rows and state", f"{result.bytes / 2**20:,.1f} MiB; negatives: {Run(result.run).header['negatives_from']}")
+    if result.encoder is not None:
+        header = Run(result.run).header
+        facts.add_row("encoder", f"trained on {header['neighbours_from']}; ranked with {header['evaluated_with']}")
     facts.add_row("in all", f"{result.seconds:.1f} s")
     facts.add_row("run", escape(str(result.run)))
     console.print(facts)

@@ -211,7 +211,7 @@ def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | 
         negatives = f"nodes of the {options.buffer} of {options.partitions} partitions that are resident"
     else:
         negatives = "any nodes"
-    near = f"edges between the {options.buffer} resident partitions" if options.partitions else "training edges"
+    near = f"edges between the {options.buffer} resident partitions" if options.partitions else "all training edges"
     encoder = {"neighbours_from": near, "evaluated_with": evaluated_with(options)} if options.encoder != "none" else {}
     return {
         "task": "link",
