@@ -43,6 +43,8 @@ def export(
 ) -> Exported:
     """Write what a finished run of `link` trained to `out`, in pieces: memory does not grow with the number of nodes.
 
+    Of a run with an encoder these are the encoded rows, which its decoder scores, not the rows that the encoder is given.
+
     parquet: columns `node`, `id` (where `data` names nodes) and `embedding`, and beside it `NAME.relations.parquet` with
         `relation`, `reciprocal`, `id` and `parameters`.
     npy: a float32 array [nodes, dim], `NAME.names.txt` with a line per node where `data` names them, and the same of relations;

@@ -74,6 +74,9 @@ def link(
     resume: go on with the run at `out` from its last checkpoint. With staleness 1 the end is the same, bit by bit, as if it had
         never stopped.
 
+    With an encoder, the decoder scores what a graph neural network makes of a node's row and those of its neighbours by training
+    edges (in partitions: by those between resident nodes). To be ranked, all nodes are encoded over the whole training graph.
+
     Ctrl-C lets the batches in flight land, writes a checkpoint and raises KeyboardInterrupt.
 
     >>> import headrace as hr

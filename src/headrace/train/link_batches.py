@@ -102,6 +102,8 @@ class EdgeBatches:
 
         def resident_of(step: int) -> Tensor:
             here = sorted(order.states[step])
+            if self._file is not None:
+                self._file.read_ahead(map(self._bucket, product(here, here)))
             return self._edges(product(here, here))
 
         return EpochPlan(size, order, counts, ranges, edges_of, resident_of)

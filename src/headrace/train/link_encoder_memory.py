@@ -24,7 +24,8 @@ def encoder_memory(options: LinkOptions, *, nodes: int, train: int, state: int, 
     moved = rows * 4 * (options.dim + state) + 8 * rows + 4 * edges
     parts["neighbours in flight"] = heap * (options.staleness + 2) * moved
     parts["a batch's layers"] = heap * _COPIES * rows * 4 * width
-    parts["nodes while encoded"] = _COPIES * piece + int(_ROWS_BYTES * 2 * train / max(options.partitions, 1))
+    near = 2 * _ROWS_BYTES * train // options.partitions if options.partitions else _GRAPH_BYTES * train
+    parts["nodes while encoded"] = _COPIES * piece + near
     if options.storage != "disk" and (options.device == "cpu" or options.storage == "host"):
         parts["encoded rows"] = nodes * 4 * (options.dim + (width if len(options.fanouts) > 1 else 0))
     if options.encoder == "gcn":

@@ -71,7 +71,7 @@ class Neighbourhoods:
         numbers = self._numbering.number(targets.cpu())
         sample = sampler.sample(numbers, epoch=epoch, batch=edges.index)
         ids = self._numbering.ids(sample.nodes.long())
-        head, _, tail = self.triples[edges.positions].cpu().long().unbind(1)
+        head, _, tail = self.triples[edges.positions.to(self.triples.device)].cpu().long().unbind(1)
         return ids, without_edges(sample, ids, head, tail)
 
     def degree(self, sample: Sample) -> Tensor:  # -> [n]

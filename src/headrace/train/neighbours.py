@@ -56,6 +56,8 @@ def neighbours(
 ) -> Neighbours:
     """The `k` rows of a finished run of `link` that are nearest to that of `entity`, by cosine or the decoder's own distance.
 
+    Rows are those that the decoder scores: of a run with an encoder, the encoded ones.
+
     With a `relation`, also the tails of (entity, relation, ?) and the heads of (?, relation, entity) that score best; known
     edges are not left out. Numbers are ids of this library; texts are names that `data` has, or else such numbers. Rows are read in
     pieces: memory does not grow with their number. Of equal scores the smaller id comes first.
