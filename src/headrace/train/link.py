@@ -103,7 +103,9 @@ def link(
         if options.storage == "disk":
             assert run is not None
             place = run.path / "edges.bin"
-            file = BucketedEdges.write(place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions)
+            file = BucketedEdges.write(
+                place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions, threads=options.threads
+            )
         rows = _rows(edges, options, run, opened, spare)
         flow = LinkFlow(
             edges.train if file is None else file.triples,
