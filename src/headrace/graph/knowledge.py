@@ -112,11 +112,12 @@ class _Chunk:
         first = community * self.nodes // self.communities
         size = (community + 1) * self.nodes // self.communities - first
         place = (size * _uniform(word) ** self.power).astype(np.int64)
-        return ((first + np.minimum(place, size - 1)) * self.step + self.shift) % self.nodes
+        scattered: NDArray[np.int64] = ((first + np.minimum(place, size - 1)) * self.step + self.shift) % self.nodes
+        return scattered
 
 
 def _uniform(half: NDArray[np.uint64]) -> NDArray[np.float64]:
-    return half * 2.0**-32
+    return half.astype(np.float64) * 2.0**-32
 
 
 def _step(nodes: int) -> int:

@@ -96,9 +96,8 @@ def _waves(triples: Tensor, threads: int) -> Iterator[tuple[Tensor, ...]]:
 def _buckets(triples: Tensor, size: int, partitions: int) -> Array:  # [e, 3] -> [e]
     """`buckets_of` by numpy, which sorts 16 bits by digit, and whose threads start none of their own."""
     found = triples[:, ::2].numpy() // size
-    if partitions <= 256:
-        return (found[:, 0] * partitions + found[:, 1]).astype(np.uint16)
-    return found[:, 0].astype(np.int64) * partitions + found[:, 1]
+    bucket: Array = found[:, 0].astype(np.int64) * partitions + found[:, 1]
+    return bucket.astype(np.uint16) if partitions <= 256 else bucket
 
 
 def _counts(bucket: Array, partitions: int) -> Array:  # [e] -> [partitions ** 2]

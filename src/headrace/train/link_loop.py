@@ -89,7 +89,7 @@ class LinkTrainer:
         with interruptible() as interrupt, kept_memory():
             try:
                 while state.epoch < options.epochs and not state.stopped:
-                    self._epoch(interrupt)
+                    self.epoch(interrupt)
                     if interrupt.asked:
                         self._stop()
                 return self._finish(interrupt)
@@ -110,7 +110,8 @@ class LinkTrainer:
         except OSError as error:
             self.watcher.note(f"the timeline could not be written: {error.strerror or error}")
 
-    def _epoch(self, interrupt: Interrupt) -> None:
+    def epoch(self, interrupt: Interrupt) -> None:
+        """One epoch, or what is left of it; if asked to stop, the batches in flight land and the rest is for another call."""
         state, options, begin = self.state, self.options, perf_counter()
         if not state.sums:
             state.sums = {"loss": 0.0, "edges": 0.0, "bytes": 0.0, "seconds": 0.0}
