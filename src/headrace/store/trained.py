@@ -100,12 +100,7 @@ class InMemory:
             rows = BufferPool(limit=0).empty((num_rows, width), dtype)
         else:
             rows = torch.empty(num_rows, width, dtype=dtype, device=where)
-        for begin in range(0, num_rows, step := pieces(width)):
-            end = min(begin + step, num_rows)
-            if where.type == "cpu" and dtype == torch.float32 and not callable(init):
-                _native.normal_rows(init[1], begin, init[0], rows[begin:end], threads=thread_count(threads))
-            else:
-                rows[begin:end] = initial_rows(init, begin, end, width, threads=threads).to(where)
+        _fill(rows, init, threads)
         return cls(rows, torch.zeros(num_rows, state, device=where), seed=seed, pool=pool, threads=threads)
 
     @property
@@ -154,6 +149,22 @@ def initial_rows(init: Initial, begin: int, end: int, width: int, *, threads: in
     out = torch.empty(end - begin, width)
     _native.normal_rows(seed, begin, scale, out, threads=thread_count(threads))
     return out
+
+
+def _fill(rows: Tensor, init: Initial, threads: int | None) -> None:
+    """Write the initial rows into `rows`, on any device, a piece at a time."""
+    width, step = rows.shape[1], pieces(rows.shape[1])
+    in_place = rows.is_cpu and rows.dtype == torch.float32 and not callable(init)
+    staging = torch.empty(0 if in_place or callable(init) else min(step, len(rows)), width, pin_memory=rows.is_cuda)
+    for begin in range(0, len(rows), step):
+        part = rows[begin : begin + step]
+        if callable(init):
+            part.copy_(initial_rows(init, begin, begin + len(part), width))
+            continue
+        made = part if in_place else staging[: len(part)]
+        _native.normal_rows(init[1], begin, init[0], made, threads=thread_count(threads))
+        if not in_place:
+            part.copy_(made.to(rows.device))  # waits until the staging memory is free again
 
 
 def pieces(width: int) -> int:

@@ -58,7 +58,7 @@ class BucketedEdges:
                 for _, here in found:
                     starts.append(following.copy())
                     following += here
-                for _ in each(lambda piece, start: _place(mapped.numpy(), *piece, start), found, starts):
+                for _ in each(lambda piece, start: _place(mapped.numpy(), piece[0], piece[1], start), found, starts):
                     pass  # errors come with the results
                 del found
         return cls(mapped, tuple(counts.cumsum().tolist()), path)

@@ -135,6 +135,11 @@ class LinkTrainer:
         if state.batch == plan.num_batches:
             self._end_epoch(plan, interrupt)
 
+    @property
+    def times(self) -> list[StageTimes]:
+        """Where the stages of the last epoch spent their time."""
+        return list(self._times)
+
     def _fly(self, pipeline: Pipeline, flight: Flight) -> None:
         """Batches from where the epoch stands to its end, a wish to stop or the next checkpoint; then none is in flight."""
         with ExitStack() as flight.opened:
