@@ -82,7 +82,9 @@ def run(setting: Setting) -> list[Row]:
         setting.progress("measuring products and copies")
         rates = measured_rates(setting, Path(folder))
         for tier in setting.tiers:
-            rows += _tier(setting, tier, edges, test, Path(folder), rates)
+            found = _tier(setting, tier, edges, test, Path(folder), rates)
+            setting.progress("; ".join(f"{row.metric} {row.ours:.4g} {row.unit}" for row in found))  # should a later one fail
+            rows += found
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
