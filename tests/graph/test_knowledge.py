@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.graph import knowledge as module
+from headrace.graph.named import named
 from headrace.train import LinkOptions, link
 from headrace.train.link_data import LinkData
 
@@ -91,3 +92,10 @@ def test_relations_lead_from_community_to_community():
 def test_wrong_arguments_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         hr.generate.knowledge(**{"nodes": 10, "edges": 20, "relations": 2, **wrong})
+
+
+def test_a_spec_names_one():
+    data = named("generate:knowledge?nodes=100&edges=2e3&relations=4&structure=0.5&seed=7")
+    assert torch.equal(all_of(data), all_of(hr.generate.knowledge(100, 2000, 4, structure=0.5, seed=7)))
+    with pytest.raises(ValueError, match="did you mean 'relations'"):
+        named("generate:knowledge?nodes=100&edges=20&relation=4")
