@@ -78,7 +78,9 @@ class LinkFlow:
         self.there = where.type == "cuda"  # rows are on the GPU: all that leads to them is, too
         self.direct = self.there and isinstance(rows, InMemory) and rows.rows.dtype == torch.float32
         self.copies = Copies(self.device) if self.device.type == "cuda" and not self.there else None
-        near = where if self.copies is None or not edges_fit(triples, self.device, known=known is not None) else self.device
+        # Rows are on the host and edges fit on the GPU: batches are numbered there, and only their ids come to the host.
+        self.ahead = self.copies is not None and edges_fit(triples, self.device, known=known is not None)
+        near = self.device if self.ahead else where
         self.triples, self.known = triples.to(near), None if known is None else known.to(near)
         self.one_vs_all = options.negatives == 0
         self.optimizer = RowOptimizer(options.optimizer)
@@ -113,13 +115,14 @@ class LinkFlow:
 
     def load(self, batch: LinkBatch) -> LinkBatch:
         """Draw negatives, number the nodes, and gather rows that are on the host."""
-        if self.copies is None or not self.triples.is_cuda:
-            self._number(batch)
-        else:  # edges are on the GPU, rows on the host: only ids come back
+        if self.ahead:
+            assert self.copies is not None
             with self.copies.ahead():
                 self._number(batch)
                 assert batch.ids is not None
                 batch.host_ids = batch.ids.cpu()  # waits for all of the above, so that any other stream may read it
+        else:
+            self._number(batch)
         if batch.ids is None:
             return batch
         if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
