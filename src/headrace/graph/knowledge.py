@@ -17,7 +17,7 @@ from headrace.graph.graph import Graph
 
 _WORDS = range(3)  # random words of an edge: community and relation, both ends, what is not by rule
 _PURPOSE = 17
-_CHUNK = 1 << 18  # edges made at a time; which edges these are is part of what a seed means
+_CHUNK = 1 << 14  # edges made at a time, in the cache of a core; which edges these are is part of what a seed means
 
 
 def knowledge(
