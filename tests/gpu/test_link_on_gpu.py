@@ -49,6 +49,18 @@ WAYS = [
 ]
 
 
+@pytest.mark.parametrize("way", [{}, {"partitions": 8, "buffer": 4}, {"filter_negatives": True}, {"staleness": 4}], ids=str)
+def test_edges_on_the_gpu_give_the_rows_that_edges_on_the_host_give(knowledge, monkeypatch, way):
+    options = LinkOptions(**{**SMALL, **way}, storage="host", device="cuda")
+    near = link(knowledge, options)
+    monkeypatch.setattr("headrace.train.link_flow.edges_fit", lambda *_, **__: False)
+    far = link(knowledge, options)
+    if options.staleness == 1:
+        assert torch.equal(near.rows.rows, far.rows.rows)
+        assert torch.equal(near.rows.state, far.rows.state)
+    assert near.test["mrr"] == pytest.approx(far.test["mrr"], abs=0.05)
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_run_is_that_of_the_cpu(knowledge, way):
     on_cpu, on_gpu = Losses(), Losses()

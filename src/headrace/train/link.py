@@ -12,12 +12,12 @@ import torch
 import headrace
 from headrace.graph import Dataset
 from headrace.nn import Decoder
-from headrace.store import InMemory, Partitioned, TrainedRows
+from headrace.store import InMemory, Partitioned, PinnedBuffers, TrainedRows
 from headrace.train.link_data import LinkData
 from headrace.train.link_edges import BucketedEdges
 from headrace.train.link_flow import LinkFlow
 from headrace.train.link_loop import LinkTrainer
-from headrace.train.link_memory import ROW_TYPES, spare_slots
+from headrace.train.link_memory import ROW_TYPES, SPARE, spare_slots
 from headrace.train.link_options import LinkOptions, decoder_of
 from headrace.train.link_state import SavedRows
 from headrace.train.node import check_same, torch_threads
@@ -99,21 +99,9 @@ def link(
     header = header_of(data, edges, options, spec, decoder)
     run = None if out is None else _open_run(out, header, resume)
     with torch_threads(options.threads), ExitStack() as opened:
-        file: BucketedEdges | None = None
-        if options.storage == "disk":
-            assert run is not None
-            place = run.path / "edges.bin"
-            file = BucketedEdges.write(place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions)
-        rows = _rows(edges, options, run, opened, spare)
-        flow = LinkFlow(
-            edges.train if file is None else file.triples,
-            rows,
-            decoder,
-            options,
-            weight=edges.degrees() if options.negative_weights == "degree" else None,
-            known=edges.known("train") if options.filter_negatives else None,
-        )
-        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher(), file=file)
+        folder = None if run is None else run.path
+        trainer = make_trainer(edges, options, decoder, opened, folder=folder, run=run, watcher=watcher, spare=spare)
+        rows = trainer.flow.rows
         if resume:
             trainer.restore()
         end = trainer.fit(run.header if run is not None else header)
@@ -135,6 +123,38 @@ def link(
     return result
 
 
+def make_trainer(
+    edges: LinkData,
+    options: LinkOptions,
+    decoder: Decoder,
+    opened: ExitStack,
+    *,
+    folder: Path | None = None,
+    run: Run | None = None,
+    watcher: Watcher | None = None,
+    spare: int = SPARE,
+) -> LinkTrainer:
+    """All that trains: with storage disk, rows and edges are in `folder`, and open until `opened` ends. Without a run nothing is
+    logged or saved."""
+    file: BucketedEdges | None = None
+    if options.storage == "disk":
+        assert folder is not None
+        place = folder / "edges.bin"
+        file = BucketedEdges.write(
+            place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions, threads=options.threads
+        )
+    rows = _rows(edges, options, folder, opened, spare)
+    flow = LinkFlow(
+        edges.train if file is None else file.triples,
+        rows,
+        decoder,
+        options,
+        weight=edges.degrees() if options.negative_weights == "degree" else None,
+        known=edges.known("train") if options.filter_negatives else None,
+    )
+    return LinkTrainer(edges, flow, SavedRows(rows, decoder), run, watcher or Watcher(), file=file)
+
+
 def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
     """The decoder that the options describe, on their device."""
     made = decoder_of(edges.num_relations, options)
@@ -142,10 +162,11 @@ def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
     return made.to(options.device)
 
 
-def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitStack, spare: int) -> TrainedRows:
+def _rows(edges: LinkData, options: LinkOptions, folder: Path | None, opened: ExitStack, spare: int) -> TrainedRows:
     """New rows, or those of a run that goes on."""
     state = RowOptimizer(options.optimizer).state_width(options.dim)
     init, dtype = (options.init, options.seed), ROW_TYPES[options.row_type]
+    pool = PinnedBuffers() if torch.device(options.device).type == "cuda" else None
     if options.storage != "disk":
         place = options.device if options.storage == "device" else "cpu"
         return InMemory.create(
@@ -156,10 +177,11 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             init=init,
             device=place,
             seed=options.seed,
+            pool=pool,
             threads=options.threads,
         )
-    assert run is not None
-    path, where = run.path / "rows", options.device if options.buffer_on == "device" else "cpu"
+    assert folder is not None
+    path, where = folder / "rows", options.device if options.buffer_on == "device" else "cpu"
     if not path.exists():
         Partitioned.create(
             path,
@@ -172,7 +194,7 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             seed=options.seed,
             threads=options.threads,
         )
-    store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, threads=options.threads)
+    store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, pool=pool, threads=options.threads)
     return opened.enter_context(store)
 
 
