@@ -35,4 +35,5 @@ bench advise gpu-advise --repeats 3
 bench whole-graph gpu-whole-graph --scale 0.3 --repeats 3
 bench reddit-sampling gpu-sampling --data "$data/reddit" --batches 100 --repeats 3
 bench reddit-gather gpu-gather --data "$data/reddit" --batches 8
+bench freebase gpu-link --tiers device,host,disk --order best --folder "$data"
 bench papers-tiers gpu-tiers --preset papers100M --scale "${PAPERS_SCALE:-0.3}" --batches 60 --repeats 3
