@@ -26,12 +26,14 @@ data=$(mktemp -d)
 trap 'rm -rf "$data"' EXIT
 "$python" -c "import sys, headrace as hr; hr.generate.preset('products').save(sys.argv[1])" "$data/products"
 "$python" -c "import sys, headrace as hr; hr.generate.preset('reddit').save(sys.argv[1])" "$data/reddit"
-bench products-sampling gpu-sampling --data "$data/products" --batches 20 --repeats 3
+bench products-sampling gpu-sampling --data "$data/products" --batches 100 --repeats 3
 bench products-gather gpu-gather --data "$data/products" --batches 8
 bench products-epoch gpu-epoch --data "$data/products" --repeats 2
 bench products-aggregate gpu-aggregate --data "$data/products"
 bench products-attend gpu-attend --data "$data/products" --repeats 3
+bench advise gpu-advise --repeats 3
 bench whole-graph gpu-whole-graph --scale 0.3 --repeats 3
-bench reddit-sampling gpu-sampling --data "$data/reddit" --batches 20 --repeats 3
+bench reddit-sampling gpu-sampling --data "$data/reddit" --batches 100 --repeats 3
 bench reddit-gather gpu-gather --data "$data/reddit" --batches 8
+bench freebase gpu-link --tiers device,host,disk --order best --folder "$data"
 bench papers-tiers gpu-tiers --preset papers100M --scale "${PAPERS_SCALE:-0.3}" --batches 60 --repeats 3

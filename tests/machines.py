@@ -25,6 +25,7 @@ def round_machine(device: str = "cpu", **changes) -> Machine:
         "stream_rate": 1e9,
         "own_rates": (("float32", 1e9), ("bfloat16", 1e9)),
         "call_seconds": 0.0,
+        "sum_seconds": 0.0,
         "layer_seconds": (("float32", 0.0), ("bfloat16", 0.0)),
         "attend_factor": 2.0,
         "reads": reads,

@@ -95,7 +95,7 @@ def test_an_unknown_benchmark_is_named():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing where there is no GPU")
-@pytest.mark.parametrize("name", ["gpu-sampling", "gpu-gather", "gpu-epoch", "gpu-tiers", "gpu-attend"])
+@pytest.mark.parametrize("name", ["gpu-sampling", "gpu-gather", "gpu-epoch", "gpu-tiers", "gpu-attend", "gpu-link"])
 def test_a_benchmark_of_the_gpu_says_that_there_is_none(name):
     result = runner.invoke(app, ["bench", name, "--scale", "0.002"])
     assert result.exit_code == 2

@@ -49,6 +49,16 @@ WAYS = [
 ]
 
 
+@pytest.mark.parametrize("way", [{}, {"partitions": 8, "buffer": 4}, {"filter_negatives": True}], ids=str)
+def test_edges_on_the_gpu_give_the_rows_that_edges_on_the_host_give(knowledge, monkeypatch, way):
+    options = LinkOptions(**{**SMALL, **way}, storage="host", device="cuda")
+    near = link(knowledge, options)
+    monkeypatch.setattr("headrace.train.link_flow.edges_fit", lambda *_, **__: False)
+    far = link(knowledge, options)
+    assert torch.equal(near.rows.rows, far.rows.rows)
+    assert torch.equal(near.rows.state, far.rows.state)
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_run_is_that_of_the_cpu(knowledge, way):
     on_cpu, on_gpu = Losses(), Losses()

@@ -32,6 +32,7 @@ def test_the_router_cuts_heavy_rows_and_shares_neighbours_where_it_pays():
     assert launch_for(**figures, max_degree=100_000, degree_cv=20).variant == "split"
     assert launch_for(**figures, max_degree=10_000, degree_cv=2, rows=10_000).variant == "split"
     assert launch_for(**figures, max_degree=10_000, degree_cv=2, rows=10_000_000).variant == "row"  # one hub among much else
+    assert launch_for(**figures, max_degree=2138, degree_cv=2, rows=10_000).variant == "row"  # less than a second launch takes
     assert launch_for(**figures, max_degree=100, rho_w=12).variant == "window"
     assert launch_for(**figures, max_degree=100, rho_w=1.1).variant == "row"
     assert launch_for(**{**figures, "dtype": torch.float64}, rho_w=12).variant == "row"

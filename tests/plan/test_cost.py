@@ -16,6 +16,8 @@ from headrace.plan.cost import (
     split_overhead,
 )
 from headrace.plan.machine import RowRead
+from headrace.plan.steps import step_cost
+from headrace.plan.workload import LayerWork
 from machines import CACHE, round_machine
 
 SIZES = {"rows": 1000, "entries": 8000, "width": 32, "dtype": torch.float32}
@@ -129,3 +131,13 @@ def test_larger_products_cost_more(sizes, name, more):
     machine = round_machine()
     base = product(machine, **sizes, dtype=torch.float32)
     assert product(machine, **{**sizes, name: sizes[name] + more}, dtype=torch.float32).seconds >= base.seconds
+
+
+def test_a_kept_sum_saves_its_call():
+    machine = round_machine("cuda", sum_seconds=1e-4, layer_seconds=(("float32", 9e-4), ("bfloat16", 9e-4)))
+    layer = LayerWork(kind="gin", wide=8, narrow=8, mapped=8, first=True)
+
+    def seconds(how):
+        return step_cost(machine, layer, how, rows=4, dtype=torch.float32, sums=lambda width: Cost(0.0, 2e-6)).seconds
+
+    assert seconds("aggregate") - seconds("kept") == pytest.approx(1e-4 + 2e-6)

@@ -74,6 +74,7 @@ def test_a_probe_finds_plausible_figures(here):
     assert 1 << 16 <= here.cache_bytes <= 1 << 32
     assert 1e8 < here.stream_rate < 1e13
     assert 1e-9 < here.call_seconds < 1e-2
+    assert 1e-9 < here.sum_seconds < 1e-2
     assert here.step_overhead() > 0
     assert here.own_rate(torch.bfloat16) > 1e7
     assert here.attend_factor >= 1

@@ -131,6 +131,17 @@ def test_edges_in_a_file_are_those_in_memory_by_bucket(tmp_path, dtype, nodes, p
             assert torch.equal(triples[ours.positions], found.triples[theirs.positions])
 
 
+@pytest.mark.parametrize("partitions", [5, 300])  # the sort is another one where buckets are more than 16 bits tell
+def test_edges_are_sorted_alike_by_any_number_of_threads(tmp_path, monkeypatch, partitions):
+    monkeypatch.setattr("headrace.train.link_edges._PIECE", 64)
+    triples = torch.randint(0, 900, (1000, 3), generator=torch.Generator().manual_seed(1)).int()
+    for threads in (1, 3, 8):
+        found = BucketedEdges.write(tmp_path / "edges.bin", triples, num_nodes=900, partitions=partitions, threads=threads)
+        bucket = triples[:, 0].long() // (900 // partitions) * partitions + triples[:, 2].long() // (900 // partitions)
+        assert torch.equal(found.triples, triples[bucket.argsort(stable=True)])
+        assert list(found.ends) == torch.bincount(bucket, minlength=partitions**2).cumsum(0).tolist()
+
+
 def test_every_edge_comes_once_in_an_order_of_its_epoch():
     triples = torch.randint(0, 40, (500, 3), generator=torch.Generator().manual_seed(1))
     options = LinkOptions(partitions=8, buffer=4, order="comet", batch_size=30)

@@ -41,6 +41,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "gpu-attend": _on_gpu("gpu_attend"),
     "gpu-whole-graph": _on_gpu("gpu_whole_graph"),
     "gpu-advise": _on_gpu("gpu_advise"),
+    "gpu-link": _on_gpu("gpu_link"),
 }
 
 __all__ = ["BENCHES", "Row", "Setting"]

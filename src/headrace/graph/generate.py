@@ -13,6 +13,9 @@ from headrace import _native
 from headrace._arrays import thread_count
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
+from headrace.graph.knowledge import knowledge
+
+__all__ = ["PRESETS", "Preset", "community", "knowledge", "preset"]
 
 _LABELS, _CENTERS, _IDS, _SPLIT = range(4)  # which random words are for what; the kernels use streams of their own
 _PURPOSE = 16

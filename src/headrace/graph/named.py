@@ -23,6 +23,7 @@ def named(spec: str) -> Dataset:
     | --- | --- |
     | `generate:products?scale=0.05` | a preset of `headrace.generate` (products, reddit, papers100M), with its arguments |
     | `generate:community?nodes=1000&edges=20000` | `headrace.generate.community`, with its arguments |
+    | `generate:knowledge?nodes=1000&edges=20000&relations=5` | `headrace.generate.knowledge`, with its arguments |
     | a directory | what `Dataset.save` or `headrace import` wrote there |
     | `cora` | `headrace.load("cora")` |
 
@@ -43,10 +44,11 @@ def named(spec: str) -> Dataset:
 
 def _generated(text: str) -> Dataset:
     name, _, query = text.partition("?")
-    if name != "community" and name not in generate.PRESETS:
-        known = ", ".join([*generate.PRESETS, "community"])
+    kinds: dict[str, Callable[..., Dataset]] = {"community": generate.community, "knowledge": generate.knowledge}
+    if name not in kinds and name not in generate.PRESETS:
+        known = ", ".join([*generate.PRESETS, *kinds])
         raise ValueError(f"there is nothing to generate called {name!r}: choose one of {known}")
-    make: Callable[..., Dataset] = generate.community if name == "community" else generate.preset
+    make = kinds.get(name, generate.preset)
     accepted = {n: p for n, p in inspect.signature(make, eval_str=True).parameters.items() if n != "name"}
     given: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
@@ -57,7 +59,7 @@ def _generated(text: str) -> Dataset:
     missing = [n for n, p in accepted.items() if p.default is inspect.Parameter.empty and n not in given]
     if missing:
         raise ValueError(f"{name} needs {' and '.join(missing)}: {_GENERATE}{name}?{'&'.join(f'{m}=...' for m in missing)}")
-    return make(**given) if name == "community" else make(name, **given)
+    return make(**given) if name in kinds else make(name, **given)
 
 
 def _value(key: str, text: str, kind: Any) -> Any:

@@ -66,6 +66,7 @@ _FEW = 24.0  # neighbours in the mean
 _HEAVY = 2048  # entries below which a row is never cut
 _TURN = 0.7e-6  # seconds of one turn of a program's loop, which waits for ids and then for rows
 _RATE = 4e12  # bytes per second of the whole device
+_SECOND = 2e-4  # seconds that a heaviest row must take for it to pay to cut it: those of the launch that adds the parts up
 _WINDOW_REUSE = {2: 2.5}  # by bytes of an element: from which reuse in a window its products pay; exact ones of fp32 never did
 
 
@@ -95,7 +96,8 @@ def launch_for(
 
     `degree_cv` is the standard deviation of the degrees over their mean, and `rho_w` how many rows of a window share a
     neighbour on average (entries over distinct neighbours). Heavy rows are cut where one program would be at the heaviest for more
-    than a tenth of the time of all `rows`. `table` is by default what was measured on an H200.
+    than a tenth of the time of all `rows`, and for longer than another launch takes. `table` is by default what was measured on an
+    H200.
 
     >>> launch_for(mean_degree=50, max_degree=20_000, width=100, dtype=torch.float32).variant
     'split'
@@ -108,7 +110,7 @@ def launch_for(
     if max_degree is not None and max_degree > _HEAVY and not alike:
         heaviest = max_degree / plain.entries * _TURN
         everything = 0.0 if rows is None else rows * mean_degree * width * dtype.itemsize / _RATE
-        if heaviest > 0.1 * everything:
+        if heaviest > max(0.1 * everything, _SECOND):
             return replace(plain, variant="split", group=256 if plain.rows > 1 else 1024)
     return plain
 

@@ -89,7 +89,7 @@ def _one_pass(machine: Machine, rows: int, entries: int, width: int, dtype: torc
 def split_overhead(machine: Machine, *, heavy_entries: int, group: int, width: int) -> Cost:
     """What cutting heavy rows into groups adds: each group's fp32 sum is written and read once more, by a second launch."""
     moved = 2.0 * -(-heavy_entries // group) * width * 4
-    return Cost(moved, moved / machine.stream_rate + machine.call_seconds)
+    return Cost(moved, moved / machine.stream_rate + machine.sum_seconds)
 
 
 ROUND_TRIP = 0.7e-6  # seconds of a dependent read of an id and then of its row on a GPU: two trips to its memory

@@ -47,6 +47,7 @@ def probe(device: str | torch.device = "cpu", *, threads: int | None = None, rep
             reads += [_read(buffer, table, width, dtype, best, workers) for width in _WIDTHS]
     tiny = torch.ones(16, 16, device=where)
     call = best(lambda: [tiny + tiny for _ in range(50)]) / 50
+    one = _random_rows(16, 4 * _DEGREE, where)
     return Machine(
         device=where.type,
         name=torch.cuda.get_device_name(where) if where.type == "cuda" else _cpu_name(),
@@ -56,6 +57,7 @@ def probe(device: str | torch.device = "cpu", *, threads: int | None = None, rep
         stream_rate=_stream_rate(buffer, best),
         own_rates=tuple((_name(t), _own_rate(buffer, t, best)) for t in _TYPES),
         call_seconds=call,
+        sum_seconds=best(lambda: [aggregate(tiny, *one, threads=workers) for _ in range(20)]) / 20,
         layer_seconds=tuple((_name(t), _layer_seconds(t, where, best)) for t in _TYPES),
         attend_factor=_attend_factor(buffer, min(cache // 2, largest), best, workers),
         reads=tuple(reads),

@@ -37,7 +37,10 @@ def forward_cost(machine: Machine, layer: LayerWork, how: How, *, rows: int, dty
     total = mm(layer.wide, layer.mapped)
     if how != "kept":
         total = total + sums(summed_width(layer, how))
-    own = _own(machine, layer, how, rows, dtype) + Cost(0.0, machine.step_overhead(dtype) / 3)  # backward is two of three parts
+    fixed = machine.step_overhead(dtype) / 3  # backward is two of three parts
+    if how == "kept":
+        fixed = max(fixed - machine.sum_seconds, 0.0)  # the probe's layer made a sum
+    own = _own(machine, layer, how, rows, dtype) + Cost(0.0, fixed)
     return total + own + _rest(machine, layer, how, rows, dtype, mm) + _activation(machine, layer, rows, dtype)
 
 

@@ -66,6 +66,7 @@ class DeviceSampler:
         self.num_nodes = indptr.numel() - 1
         if self.disjoint and (len(self.fanouts) > 255 or self.num_nodes > 2**40):
             raise ValueError("disjoint trees grow at most 255 hops, in a graph of at most 2^40 nodes")
+        self._bounds: dict[int, Bound | None] = {}  # by number of seeds
         self.workspaces = Workspaces(
             self.device, indices.dtype, hops=len(self.fanouts), cells=0 if self.disjoint else max(self.num_nodes, 1)
         )
@@ -85,25 +86,31 @@ class DeviceSampler:
                 if bound is None:
                     return self._step(work, seeds, epoch, batch, positions, time)
                 ranks = work.reserve(bound)
-                self._write(work, seeds, epoch, batch, ranks, time)
-                self._leap(work, bound, ranks, positions)
+                send = self._write(work, seeds, epoch, batch, ranks, time)
+                self._leap(work, bound, ranks, positions, send)
                 return self._pending(work, positions, counts=lambda: work.host_counts.tolist())
             except BaseException:
                 self.workspaces.give_back(work)
                 raise
 
     def _bound(self, seeds: int) -> Bound | None:
-        return Bound.of(seeds, self.fanouts, self.num_nodes * seeds if self.disjoint else self.num_nodes)
+        if seeds not in self._bounds:
+            self._bounds[seeds] = Bound.of(seeds, self.fanouts, self.num_nodes * seeds if self.disjoint else self.num_nodes)
+        return self._bounds[seeds]
 
     def _here(self) -> AbstractContextManager[object]:
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        if self.device.type != "cuda" or torch.cuda.current_device() == self.device.index:
+            return nullcontext()
+        return torch.cuda.device(self.device)
 
-    def _write(self, work: Workspace, seeds: Tensor, epoch: int, batch: int, ranks: int, time: Tensor | None) -> None:
+    def _write(self, work: Workspace, seeds: Tensor, epoch: int, batch: int, ranks: int, time: Tensor | None) -> bool:
         key = _native.stream_key(self.seed, epoch, 0 if self.labor else batch, _LABOR if self.labor else _SAMPLE)
-        work.write(seeds, time, key=key, batch=batch, ranks=ranks)
+        return work.write(seeds, time, key=key, batch=batch, ranks=ranks)
 
     def _pending(self, work: Workspace, positions: bool, *, counts: Callable[[], list[int]]) -> Pending:
-        done = self.workspaces.mark()
+        done = work.done
+        if done is not None:
+            done.record(self.workspaces.stream())
         id_type = torch.int64 if self.edge_id is None else self.edge_id.dtype
 
         def finish() -> Sample:
@@ -119,15 +126,17 @@ class DeviceSampler:
 
         return Pending(finish, release)
 
-    def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool) -> None:
-        """All hops at once."""
-        which = (bound.seeds, positions)
+    def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool, send: bool) -> None:
+        """All hops at once, and before them the parameters, if they are to be sent."""
+        which = (bound.seeds, positions, send)
         replay = work.replays.get(which)
         if replay is not None:
             replay.replay()
             return
 
         def launches() -> None:
+            if send:
+                work.send(times=self.time is not None)
             if self.disjoint:
                 work.table.fill_(-1)
                 self._place(work, "seeds", -1, bound.seeds, ranks, bound.num_nodes)
@@ -156,7 +165,8 @@ class DeviceSampler:
         work.grow(len(seeds), 1)
         work.replays.clear()
         work.forget()
-        self._write(work, seeds, epoch, batch, 0, time)
+        if self._write(work, seeds, epoch, batch, 0, time):
+            work.send(times=time is not None)
         work.base = STAMPS  # stamps of this layout serve no other batch, also after an error
         if self.disjoint:
             work.table.fill_(-1)

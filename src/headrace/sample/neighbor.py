@@ -198,12 +198,13 @@ class NeighborSampler:
         return Pending(lambda: self._sample(ids, epoch, batch, times, edge_ids, threads))
 
     def _checked(self, seeds: Any, epoch: int, batch: int, time: Any | None, check: bool) -> tuple[Tensor, Tensor | None]:
-        ids = as_ids_near(seeds, "seeds", self.device).to(torch.int64)
+        ids = as_ids_near(seeds, "seeds", self.device)
+        ids = ids if ids.dtype == torch.int64 else ids.long()
         most = 2**32 if self.labor else 2**64
         if not 0 <= epoch < 2**32 or not 0 <= batch < most:
             raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
         if ids.device.type == "cpu":
-            low, high = _native.id_range(ids, 1)
+            low, high = _native.id_range(ids.numpy(), 1)
         elif check and len(ids):
             low, high = (int(bound) for bound in torch.aminmax(ids))
         else:

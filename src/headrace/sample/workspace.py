@@ -62,10 +62,13 @@ class Workspace:
     base: int = 0
     tag: int = 0
     arrays: dict[str, Tensor] = field(default_factory=dict)
-    replays: dict[tuple[int, bool], torch.cuda.CUDAGraph] = field(default_factory=dict)
-    free: torch.cuda.Event | None = None  # after the last sample has been copied out
+    replays: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = field(default_factory=dict)
+    stream: torch.cuda.Stream | None = None  # that the last sample was copied out on
+    done: torch.cuda.Event | None = None  # after the launches of the sample under way
 
     def __post_init__(self) -> None:
+        if self.device.type == "cuda":
+            self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._make("counts", 2 * self.hops + 1, torch.int64).zero_()
         self._make("host_counts", 2 * self.hops + 1, torch.int64, host=True)
         if self.cells:
@@ -152,22 +155,29 @@ class Workspace:
         if old is not None:
             new[: len(old)] = old[: len(new)]
 
-    def write(self, seeds: Tensor, times: Tensor | None, *, key: int, batch: int, ranks: int) -> None:
-        """Parameters, seeds and their times, to the device: in one copy what comes from the host."""
+    def write(self, seeds: Tensor, times: Tensor | None, *, key: int, batch: int, ranks: int) -> bool:
+        """Parameters, seeds and times: to the device, or, if all come from the host, to its buffer: True, and `send` is due."""
         self.tag += 1
-        signed = (number - 2**64 if number >= 2**63 else number for number in (key, batch))
-        key, batch = signed
-        self.host_params[:HEAD].numpy()[:] = (key, self.base, self.tag, len(seeds), batch, 0)
+        key, batch = (number - 2**64 if number >= 2**63 else number for number in (key, batch))
+        numbers = self.host_params.numpy()
+        numbers[:HEAD] = (key, self.base, self.tag, len(seeds), batch, 0)
         self.base += ranks
-        end = HEAD
-        for values, begin in ((seeds, HEAD), (times, HEAD + self.seeds)):
-            if values is not None and values.device.type == "cpu":
-                end = begin + len(values)
-                self.host_params[begin:end].view(values.dtype).copy_(values)
+        given = [(seeds, HEAD)] if times is None else [(seeds, HEAD), (times, HEAD + self.seeds)]
+        far = [(values, begin) for values, begin in given if values.device.type != "cpu"]
+        for values, begin in given:
+            if values.device.type == "cpu":
+                numbers[begin : begin + len(values)].view(values.numpy().dtype)[:] = values.numpy()
+        if not far:
+            return True
+        self.send(times=times is not None)
+        for values, begin in far:
+            self.params[begin : begin + len(values)].view(values.dtype).copy_(values)
+        return False
+
+    def send(self, *, times: bool) -> None:
+        """The host's buffer to the device, whatever is in it: a copy that a replay can repeat."""
+        end = HEAD + self.seeds * (2 if times else 1)
         self.params[:end].copy_(self.host_params[:end], non_blocking=True)
-        for values, begin in ((seeds, HEAD), (times, HEAD + self.seeds)):
-            if values is not None and values.device.type != "cpu":
-                self.params[begin : begin + len(values)].view(values.dtype).copy_(values)
 
     def seed_times(self, dtype: torch.dtype) -> Tensor:
         return self.params[HEAD + self.seeds :].view(dtype)
@@ -175,15 +185,26 @@ class Workspace:
     def copied(self, counts: list[int], edge_id: torch.dtype | None) -> Sample:
         """The sample, in memory of its own. `edge_id`: the type of its edges' ids, if it has them."""
         nodes, edges = counts[: self.hops + 1], counts[self.hops + 1 :]
+        parts = {"indptr": self.row_ends[: nodes[-2] + 1], "nodes": self.nodes[: nodes[-1]], "indices": self.indices[: edges[-1]]}
+        if self.disjoint:
+            parts["tree"] = self.trees[: nodes[-1]]
         return Sample(
-            self.nodes[: nodes[-1]].clone(),
-            self.row_ends[: nodes[-2] + 1].clone(),
-            self.indices[: edges[-1]].clone(),
-            (nodes[0], *(b - a for a, b in itertools.pairwise(nodes))),
-            (edges[0], *(b - a for a, b in itertools.pairwise(edges))),
-            None if edge_id is None else self.positions[: edges[-1]].to(edge_id, copy=True),
-            self.trees[: nodes[-1]].clone() if self.disjoint else None,
+            num_sampled_nodes=(nodes[0], *(b - a for a, b in itertools.pairwise(nodes))),
+            num_sampled_edges=(edges[0], *(b - a for a, b in itertools.pairwise(edges))),
+            edge_id=None if edge_id is None else self.positions[: edges[-1]].to(edge_id, copy=True),
+            **_cloned(parts),
         )
+
+
+def _cloned(parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Clones that share one allocation and one launch. Those of eight bytes must come first, where they are aligned."""
+    whole = torch.cat([part.view(torch.int32) for part in parts.values()])
+    out, begin = {}, 0
+    for name, part in parts.items():
+        end = begin + part.numel() * part.element_size() // 4
+        out[name] = whole[begin:end].view(part.dtype)
+        begin = end
+    return out
 
 
 class Workspaces:
@@ -206,19 +227,16 @@ class Workspaces:
             else:
                 work = Workspace(self.device, self._id_type, self._hops, self._cells)
                 self._all.append(work)
-        if work.free is not None:
-            torch.cuda.current_stream(self.device).wait_event(work.free)
+        if work.stream is not None and work.stream != (stream := self.stream()):
+            stream.wait_stream(work.stream)
         return work
 
     def give_back(self, work: Workspace) -> None:
-        work.free = self.mark()
+        if self.device.type == "cuda":
+            work.stream = self.stream()
         with self._lock:
             self._idle.append(work)
 
-    def mark(self) -> torch.cuda.Event | None:
-        """An event after all that this thread's stream has been given."""
-        if self.device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+    def stream(self) -> torch.cuda.Stream:
+        """The one that this thread launches on."""
+        return torch.cuda.current_stream(self.device)

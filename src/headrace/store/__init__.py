@@ -13,7 +13,7 @@ from headrace.store.partition_use import PartitionedUse
 from headrace.store.partitioned import Partitioned
 from headrace.store.placed import rows_for
 from headrace.store.placement import Placement, cliques, peer_access, place
-from headrace.store.pool import BufferPool, PoolUse
+from headrace.store.pool import BufferPool, Buffers, PinnedBuffers, PoolUse
 from headrace.store.ranks import Ranks
 from headrace.store.remote import Remote
 from headrace.store.remote_use import RemoteUse
@@ -28,6 +28,7 @@ from headrace.store.walk import Hold, Step, Walk
 __all__ = [
     "ArrayStore",
     "BufferPool",
+    "Buffers",
     "CacheSeconds",
     "CacheUse",
     "Cached",
@@ -40,6 +41,7 @@ __all__ = [
     "Partitioned",
     "PartitionedUse",
     "Pending",
+    "PinnedBuffers",
     "Placement",
     "PoolUse",
     "Ranks",

@@ -20,7 +20,7 @@ _BLOCK = 16 << 20  # bytes written at a time
 
 
 def write_initial(files: PartitionFiles, partition: int, init: Initial, disk: DiskAccess, *, threads: int | None) -> int:
-    """Write a partition's first version; its checksum."""
+    """Write a partition's first version; its checksum, or 0 where none are kept."""
     layout = files.layout
     block = min(max(_BLOCK, layout.align), layout.file_bytes)
     block -= block % layout.align
@@ -35,7 +35,8 @@ def write_initial(files: PartitionFiles, partition: int, init: Initial, disk: Di
                 piece, filled = piece[step:], filled + step
                 if filled == block or at + filled == layout.file_bytes:
                     file.write(at, memoryview(memory)[:filled])
-                    checksum = zlib.crc32(memoryview(memory)[:filled], checksum)
+                    if files.checksummed:
+                        checksum = zlib.crc32(memoryview(memory)[:filled], checksum)
                     at, filled = at + filled, 0
     return checksum
 

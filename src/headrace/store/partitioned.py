@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from headrace.store.partition_files import Layout, PartitionFiles
 from headrace.store.partition_moves import PartitionMoves
 from headrace.store.partition_scan import scan_rows, write_initial
 from headrace.store.partition_use import PartitionedUse
-from headrace.store.pool import BufferPool
+from headrace.store.pool import Buffers
 from headrace.store.slots import DeviceSlots, HostSlots, Slots
 from headrace.store.trained import Initial
 from headrace.store.walk import PartitionOrder, Walk, check_order
@@ -86,8 +88,16 @@ class Partitioned:
         layout = Layout.of(num_rows, width, state, dtype, partitions, align)
         files = PartitionFiles.create(path, layout, seed=seed, checksums=checksums)
         try:
-            for partition in range(partitions):
-                files.written(partition, write_initial(files, partition, init, DiskAccess(direct), threads=threads))
+
+            def write(partition: int) -> int:
+                return write_initial(files, partition, init, DiskAccess(direct), threads=threads)
+
+            with ExitStack() as stack:
+                each: Callable[..., Iterator[int]] = map
+                if thread_count(threads) > 2 and not callable(init):  # numbers of one partition are drawn while another is written
+                    each = stack.enter_context(ThreadPoolExecutor(2)).map
+                for partition, checksum in enumerate(each(write, range(partitions))):
+                    files.written(partition, checksum)
             files.commit(0, None)
         except BaseException:
             files.abandon()
@@ -106,7 +116,7 @@ class Partitioned:
         direct: Direct = "auto",
         readers: int = 1,
         writers: int = 1,
-        pool: BufferPool | None = None,
+        pool: Buffers | None = None,
         threads: int | None = None,
     ) -> Partitioned:
         """The store as of its last checkpoint, with `capacity` partitions in the memory of `device`.

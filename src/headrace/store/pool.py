@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from headrace import _native
+
+
+class Buffers(Protocol):
+    """Where memory for gathered rows comes from."""
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """An uninitialised tensor."""
+        ...
+
+
+class PinnedBuffers:
+    """Page-locked memory for what goes on to a GPU: gathered there, it need not be copied once more. Torch keeps and reuses it."""
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
 
 @dataclass(frozen=True)

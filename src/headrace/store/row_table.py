@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import as_ids, as_ids_near, as_tensor
 from headrace.kernels._sharded import check_ids
-from headrace.store.pool import BufferPool
+from headrace.store.pool import Buffers
 from headrace.store.rounding import round_to_bfloat16
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -46,7 +46,7 @@ class HostTable:
     row_bases: Tensor  # [parts] int64
     state_bases: Tensor  # [parts] int64
     threads: int
-    pool: BufferPool | None = None  # for what is gathered: fresh memory costs more than filling it
+    pool: Buffers | None = None  # for what is gathered: fresh memory costs more than filling it
 
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:  # [k] -> [k, width], [k, state]
         ids = as_ids(ids, "ids")

@@ -17,7 +17,7 @@ from torch import Tensor
 from headrace._pinned import pin_in_place
 from headrace.store.disk_access import PIECE, OpenFile
 from headrace.store.partition_files import Layout
-from headrace.store.pool import BufferPool
+from headrace.store.pool import Buffers
 from headrace.store.row_table import DeviceTable, HostTable
 
 _HUGE = 8 << 20  # as in native/memory.h
@@ -49,7 +49,7 @@ class Slots(Protocol):
 class HostSlots:
     """Slots in main memory."""
 
-    def __init__(self, layout: Layout, count: int, *, threads: int, pool: BufferPool | None) -> None:
+    def __init__(self, layout: Layout, count: int, *, threads: int, pool: Buffers | None) -> None:
         self.layout, self.count, self.device = layout, count, torch.device("cpu")
         self._threads, self._pool = threads, pool
         self._maps = [aligned_memory(layout.file_bytes) for _ in range(count)]

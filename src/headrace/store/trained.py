@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace._device import device_of
-from headrace.store.pool import BufferPool
+from headrace.store.pool import BufferPool, Buffers
 from headrace.store.row_table import DeviceTable, HostTable, RowShape, Turns
 
 Initial = Callable[[int, int], Tensor] | tuple[float, int]
@@ -60,7 +60,7 @@ class InMemory:
     """
 
     def __init__(
-        self, rows: Tensor, state: Tensor, *, seed: int = 0, pool: BufferPool | None = None, threads: int | None = None
+        self, rows: Tensor, state: Tensor, *, seed: int = 0, pool: Buffers | None = None, threads: int | None = None
     ) -> None:
         if rows.dim() != 2 or state.dim() != 2 or len(rows) != len(state):
             raise ValueError(f"rows and state must be matrices of equal length, not {tuple(rows.shape)} and {tuple(state.shape)}")
@@ -90,16 +90,17 @@ class InMemory:
         init: Initial = (1e-3, 0),
         device: str | torch.device = "cpu",
         seed: int = 0,
-        pool: BufferPool | None = None,
+        pool: Buffers | None = None,
         threads: int | None = None,
     ) -> InMemory:
         """New rows: `state` floats a row (1 for row-wise Adagrad, `width` for the full one), zero at first."""
         where = device_of(device)
         RowShape(num_rows, num_rows, width, state, dtype)
-        rows = torch.empty(num_rows, width, dtype=dtype, device=where)
-        for begin in range(0, num_rows, step := pieces(width)):
-            end = min(begin + step, num_rows)
-            rows[begin:end] = initial_rows(init, begin, end, width, threads=threads).to(where)
+        if where.type == "cpu":  # on huge pages: rows are read at random, and would miss their page more often than their cache
+            rows = BufferPool(limit=0).empty((num_rows, width), dtype)
+        else:
+            rows = torch.empty(num_rows, width, dtype=dtype, device=where)
+        _fill(rows, init, threads)
         return cls(rows, torch.zeros(num_rows, state, device=where), seed=seed, pool=pool, threads=threads)
 
     @property
@@ -148,6 +149,22 @@ def initial_rows(init: Initial, begin: int, end: int, width: int, *, threads: in
     out = torch.empty(end - begin, width)
     _native.normal_rows(seed, begin, scale, out, threads=thread_count(threads))
     return out
+
+
+def _fill(rows: Tensor, init: Initial, threads: int | None) -> None:
+    """Write the initial rows into `rows`, on any device, a piece at a time."""
+    width, step = rows.shape[1], pieces(rows.shape[1])
+    in_place = rows.is_cpu and rows.dtype == torch.float32 and not callable(init)
+    staging = torch.empty(0 if in_place or callable(init) else min(step, len(rows)), width, pin_memory=rows.is_cuda)
+    for begin in range(0, len(rows), step):
+        part = rows[begin : begin + step]
+        if callable(init):
+            part.copy_(initial_rows(init, begin, begin + len(part), width))
+            continue
+        made = part if in_place else staging[: len(part)]
+        _native.normal_rows(init[1], begin, init[0], made, threads=thread_count(threads))
+        if not in_place:
+            part.copy_(made.to(rows.device))  # waits until the staging memory is free again
 
 
 def pieces(width: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -14,12 +15,17 @@ class Copies:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._there, self._back = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._ahead = torch.cuda.Stream(device)
 
     def put(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], torch.cuda.Event]:
-        """Copies on the GPU, and when they will have arrived: the host does not wait."""
+        """Copies on the GPU, and when they will have arrived: the host does not wait. What is there already stays as it is."""
         with torch.cuda.stream(self._there):
-            moved = [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
+            moved = [x if x.is_cuda else x.pin_memory().to(self.device, non_blocking=True) for x in tensors]
             return moved, self.mark()
+
+    def ahead(self) -> AbstractContextManager[None]:
+        """Work in this block is on a stream of its own, and does not wait for a batch that is computed."""
+        return torch.cuda.stream(self._ahead)
 
     def receive(self, tensors: Sequence[Tensor | None], arrived: torch.cuda.Event) -> None:
         """Let the current stream wait for what `put` sent, and keep its memory until this stream is done with it."""

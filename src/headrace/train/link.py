@@ -12,14 +12,14 @@ import torch
 import headrace
 from headrace.graph import Dataset
 from headrace.nn import GNN, Decoder
-from headrace.store import InMemory, Partitioned, TrainedRows
+from headrace.store import InMemory, Partitioned, PinnedBuffers, TrainedRows
 from headrace.train.link_data import LinkData
 from headrace.train.link_edges import BucketedEdges
 from headrace.train.link_encoded import evaluated_with
 from headrace.train.link_encoder import LinkEncoder, make_encoder
 from headrace.train.link_flow import LinkFlow
 from headrace.train.link_loop import LinkTrainer
-from headrace.train.link_memory import ROW_TYPES, spare_slots
+from headrace.train.link_memory import ROW_TYPES, SPARE, spare_slots
 from headrace.train.link_options import LinkOptions, decoder_of
 from headrace.train.link_state import SavedRows
 from headrace.train.node import check_same, torch_threads
@@ -104,32 +104,15 @@ def link(
     torch.manual_seed(options.seed)
     decoder = make_decoder(edges, options)
     header = header_of(data, edges, options, spec, decoder)
-    network = None if options.encoder == "none" else make_encoder(options)
-    if network is not None:
-        header["parameters"] += sum(weight.numel() for weight in network.parameters())
     run = None if out is None else _open_run(out, header, resume)
     with torch_threads(options.threads), ExitStack() as opened:
-        file: BucketedEdges | None = None
-        if options.storage == "disk":
-            assert run is not None
-            place = run.path / "edges.bin"
-            file = BucketedEdges.write(place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions)
-        rows = _rows(edges, options, run, opened, spare)
-        triples = edges.train if file is None else file.triples
-        encoder = None if network is None else LinkEncoder(network, triples, edges.num_nodes, options)
-        flow = LinkFlow(
-            triples,
-            rows,
-            decoder,
-            options,
-            weight=edges.degrees() if options.negative_weights == "degree" else None,
-            known=edges.known("train") if options.filter_negatives else None,
-            encoder=encoder,
-        )
-        trainer = LinkTrainer(edges, flow, SavedRows(rows, decoder, encoder), run, watcher or Watcher(), file=file)
+        folder = None if run is None else run.path
+        trainer = make_trainer(edges, options, decoder, opened, folder=folder, run=run, watcher=watcher, spare=spare)
+        rows = trainer.flow.rows
         if resume:
             trainer.restore()
         end = trainer.fit(run.header if run is not None else header)
+        encoder = trainer.flow.encoder
         encoded = trainer.scored() if encoder is not None and isinstance(rows, InMemory) else None
     path = None if out is None else Path(out)
     kept = rows if isinstance(rows, InMemory) else None
@@ -143,12 +126,47 @@ def link(
         path,
         disk=end.get("disk"),
         peak_memory=end.get("memory", {}).get("peak", 0),
-        encoder=None if network is None else network.eval(),
+        encoder=None if encoder is None else encoder.model.eval(),
         encoded=encoded if isinstance(encoded, InMemory) else None,
     )
     if run is not None:
         run.save_result(result.summary())
     return result
+
+
+def make_trainer(
+    edges: LinkData,
+    options: LinkOptions,
+    decoder: Decoder,
+    opened: ExitStack,
+    *,
+    folder: Path | None = None,
+    run: Run | None = None,
+    watcher: Watcher | None = None,
+    spare: int = SPARE,
+) -> LinkTrainer:
+    """All that trains: with storage disk, rows and edges are in `folder`, and open until `opened` ends. Without a run nothing is
+    logged or saved."""
+    file: BucketedEdges | None = None
+    if options.storage == "disk":
+        assert folder is not None
+        place = folder / "edges.bin"
+        file = BucketedEdges.write(
+            place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions, threads=options.threads
+        )
+    rows = _rows(edges, options, folder, opened, spare)
+    triples = edges.train if file is None else file.triples
+    encoder = None if options.encoder == "none" else LinkEncoder(triples, edges.num_nodes, options)
+    flow = LinkFlow(
+        triples,
+        rows,
+        decoder,
+        options,
+        weight=edges.degrees() if options.negative_weights == "degree" else None,
+        known=edges.known("train") if options.filter_negatives else None,
+        encoder=encoder,
+    )
+    return LinkTrainer(edges, flow, SavedRows(rows, decoder, encoder), run, watcher or Watcher(), file=file)
 
 
 def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
@@ -158,10 +176,11 @@ def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
     return made.to(options.device)
 
 
-def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitStack, spare: int) -> TrainedRows:
+def _rows(edges: LinkData, options: LinkOptions, folder: Path | None, opened: ExitStack, spare: int) -> TrainedRows:
     """New rows, or those of a run that goes on."""
     state = RowOptimizer(options.optimizer).state_width(options.dim)
     init, dtype = (options.init, options.seed), ROW_TYPES[options.row_type]
+    pool = PinnedBuffers() if torch.device(options.device).type == "cuda" else None
     if options.storage != "disk":
         place = options.device if options.storage == "device" else "cpu"
         return InMemory.create(
@@ -172,10 +191,11 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             init=init,
             device=place,
             seed=options.seed,
+            pool=pool,
             threads=options.threads,
         )
-    assert run is not None
-    path, where = run.path / "rows", options.device if options.buffer_on == "device" else "cpu"
+    assert folder is not None
+    path, where = folder / "rows", options.device if options.buffer_on == "device" else "cpu"
     if not path.exists():
         Partitioned.create(
             path,
@@ -188,7 +208,7 @@ def _rows(edges: LinkData, options: LinkOptions, run: Run | None, opened: ExitSt
             seed=options.seed,
             threads=options.threads,
         )
-    store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, threads=options.threads)
+    store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, pool=pool, threads=options.threads)
     return opened.enter_context(store)
 
 
@@ -216,6 +236,7 @@ def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | 
         negatives = "any nodes"
     near = f"edges between the {options.buffer} resident partitions" if options.partitions else "all training edges"
     encoder = {"neighbours_from": near, "evaluated_with": evaluated_with(options)} if options.encoder != "none" else {}
+    weights = sum(weight.numel() for weight in make_encoder(options).parameters()) if options.encoder != "none" else 0
     return {
         "task": "link",
         "headrace": headrace.__version__,
@@ -232,5 +253,5 @@ def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | 
         "options": as_plain(options),
         "negatives_from": negatives,
         **encoder,
-        "parameters": edges.num_nodes * options.dim + decoder.relation.numel(),
+        "parameters": edges.num_nodes * options.dim + decoder.relation.numel() + weights,
     }

@@ -57,6 +57,8 @@ class EpochPlan:
             if index + batches > first:
                 edges = self.edges_of(step)
                 resident = None if self.resident_of is None else partial(self.resident_of, step)
+                if edges.is_cuda:  # batches may be numbered on another stream
+                    torch.cuda.current_stream(edges.device).synchronize()
                 for number in range(max(first - index, 0), batches):
                     begin = number * self.batch_size
                     yield EdgeBatch(index + number, edges[begin : begin + self.batch_size], step, ranges, resident)

@@ -57,12 +57,8 @@ class LinkData:
             part: Tensor = getattr(self, name)
             if not len(part):
                 continue
-            for column, count, what in (
-                (0, self.num_nodes, "heads"),
-                (1, self.num_relations, "relations"),
-                (2, self.num_nodes, "tails"),
-            ):
-                low, high = int(part[:, column].min()), int(part[:, column].max())
+            columns = (self.num_nodes, "heads"), (self.num_relations, "relations"), (self.num_nodes, "tails")
+            for (count, what), low, high in zip(columns, part.amin(0).tolist(), part.amax(0).tolist(), strict=True):
                 if low < 0 or high >= count:
                     raise ValueError(f"the {what} of split {name!r} are from {low} to {high}, but must be from 0 to {count - 1}")
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from headrace._arrays import thread_count
+
+Array = NDArray[Any]
 
 _PIECE = 1 << 17  # edges sorted at a time: a few megabytes
 
@@ -26,25 +35,33 @@ class BucketedEdges:
     path: Path
 
     @classmethod
-    def write(cls, path: Path, triples: Tensor, *, num_nodes: int, partitions: int) -> BucketedEdges:
-        """Sort `triples`, which may be a mapping too, into a file at `path`: two passes, in memory of a few megabytes."""
-        size = rows_per_partition(num_nodes, partitions)
-        counts = torch.zeros(partitions**2, dtype=torch.int64)
-        for piece in triples.split(_PIECE):
-            counts += torch.bincount(buckets_of(piece, size, partitions), minlength=partitions**2)
-        path.unlink(missing_ok=True)  # what maps an older one keeps it
-        with path.open("wb") as file:
-            if hasattr(os, "posix_fallocate"):  # a full disk is an error here; under a mapping it would end the process
-                os.posix_fallocate(file.fileno(), 0, triples.nbytes)
-        mapped = torch.from_file(str(path), shared=True, size=triples.numel(), dtype=triples.dtype).view(-1, 3)
-        following = counts.cumsum(0) - counts  # where the next edge of each bucket goes
-        for piece in triples.split(_PIECE):
-            bucket, order = buckets_of(piece, size, partitions).sort(stable=True)
-            here = torch.bincount(bucket, minlength=partitions**2)
-            within = torch.arange(len(bucket)) - (here.cumsum(0) - here)[bucket]
-            mapped[following[bucket] + within] = piece[order]
-            following += here
-        return cls(mapped, tuple(counts.cumsum(0).tolist()), path)
+    def write(cls, path: Path, triples: Tensor, *, num_nodes: int, partitions: int, threads: int | None = None) -> BucketedEdges:
+        """Sort `triples`, which may be a mapping too, into a file at `path`: two passes, in memory of a few megabytes a thread."""
+        size, workers = rows_per_partition(num_nodes, partitions), thread_count(threads)
+        counts = np.zeros(partitions**2, np.int64)
+        with ExitStack() as stack:
+            each: Callable[..., Iterator[Any]] = map  # a thread's stack and heap would be memory that one worker does not need
+            if workers > 1:
+                each = stack.enter_context(ThreadPoolExecutor(workers)).map
+            for wave in _waves(triples, workers):
+                for here in each(lambda piece: _counts(_buckets(piece, size, partitions), partitions), wave):
+                    counts += here
+            path.unlink(missing_ok=True)  # what maps an older one keeps it
+            with path.open("wb") as file:
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here; under a mapping it would end the process
+                    os.posix_fallocate(file.fileno(), 0, triples.nbytes)
+            mapped = torch.from_file(str(path), shared=True, size=triples.numel(), dtype=triples.dtype).view(-1, 3)
+            following = counts.cumsum() - counts  # where the next edge of each bucket goes
+            for wave in _waves(triples, workers):
+                found = list(each(lambda piece: _sorted(piece, size, partitions), wave))
+                starts = []
+                for _, here in found:
+                    starts.append(following.copy())
+                    following += here
+                for _ in each(lambda piece, start: _place(mapped.numpy(), piece[0], piece[1], start), found, starts):
+                    pass  # errors come with the results
+                del found
+        return cls(mapped, tuple(counts.cumsum().tolist()), path)
 
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Ask the system for some edges, each range in one go: a shuffled step would ask for one page after the other."""
@@ -68,3 +85,34 @@ def rows_per_partition(num_nodes: int, partitions: int) -> int:
 def buckets_of(triples: Tensor, size: int, partitions: int) -> Tensor:  # [e, 3] -> [e]
     """The number of each edge's bucket, by row."""
     return triples[:, 0].long() // size * partitions + triples[:, 2].long() // size
+
+
+def _waves(triples: Tensor, threads: int) -> Iterator[tuple[Tensor, ...]]:
+    """Pieces for all threads at a time, so that memory does not grow with the edges."""
+    for wave in triples.split(threads * _PIECE) if len(triples) else ():
+        yield wave.split(_PIECE)
+
+
+def _buckets(triples: Tensor, size: int, partitions: int) -> Array:  # [e, 3] -> [e]
+    """`buckets_of` by numpy, which sorts 16 bits by digit, and whose threads start none of their own."""
+    found = triples[:, ::2].numpy() // size
+    bucket: Array = found[:, 0].astype(np.int64) * partitions + found[:, 1]
+    return bucket.astype(np.uint16) if partitions <= 256 else bucket
+
+
+def _counts(bucket: Array, partitions: int) -> Array:  # [e] -> [partitions ** 2]
+    return np.bincount(bucket, minlength=partitions**2)
+
+
+def _sorted(piece: Tensor, size: int, partitions: int) -> tuple[Array, Array]:  # [e, 3] -> [e, 3], [partitions ** 2]
+    """A piece in the order of its buckets, and how many edges each has."""
+    bucket = _buckets(piece, size, partitions)
+    return piece.numpy()[bucket.argsort(kind="stable")], _counts(bucket, partitions)
+
+
+def _place(out: Array, piece: Array, counts: Array, start: Array) -> None:
+    """Copy the runs of a sorted piece to where their buckets go on."""
+    ends = counts.cumsum()
+    for bucket in counts.nonzero()[0]:
+        end, amount, at = ends[bucket], counts[bucket], start[bucket]
+        out[at : at + amount] = piece[end - amount : end]

@@ -39,8 +39,8 @@ class _Input:
 class LinkEncoder:
     """The network, its optimizer's state, and the neighbours that it is given."""
 
-    def __init__(self, model: GNN, triples: Tensor, num_nodes: int, options: LinkOptions) -> None:
-        self.model, self.options = model, options
+    def __init__(self, triples: Tensor, num_nodes: int, options: LinkOptions) -> None:
+        self.options, self.model = options, make_encoder(options)
         self.weights = list(self.model.parameters())
         self.optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
         # A weight is one row to the optimizer, which gives each of its floats a state of its own.
@@ -56,8 +56,11 @@ class LinkEncoder:
     def sample(self, batch: LinkBatch) -> None:
         """Put those around a batch's nodes behind them."""
         assert batch.ids is not None
-        where = batch.ids.device
-        ids, sample = self.neighbourhoods.sample(batch.ids, batch.edges, epoch=batch.epoch)
+        targets = batch.ids if batch.host_ids is None else batch.host_ids
+        ids, sample = self.neighbourhoods.sample(targets, batch.edges, epoch=batch.epoch)
+        where = targets.device
+        if batch.host_ids is not None:
+            batch.host_ids = ids
         batch.ids, batch.indptr, batch.indices = ids.to(where), sample.indptr.to(where), sample.indices.to(where)
         batch.hops = sample.num_sampled_nodes, sample.num_sampled_edges
         if self.wants_degree:

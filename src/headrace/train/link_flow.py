@@ -30,6 +30,7 @@ from headrace.store import InMemory, TrainedRows
 from headrace.train.copies import Copies
 from headrace.train.link_batches import EdgeBatch
 from headrace.train.link_encoder import LinkEncoder
+from headrace.train.link_memory import edges_fit
 from headrace.train.link_options import LinkOptions
 from headrace.train.row_optimizer import RowOptimizer
 
@@ -83,7 +84,10 @@ class LinkFlow:
         self.there = where.type == "cuda"  # rows are on the GPU: all that leads to them is, too
         self.direct = self.there and isinstance(rows, InMemory) and rows.rows.dtype == torch.float32
         self.copies = Copies(self.device) if self.device.type == "cuda" and not self.there else None
-        self.triples, self.known = triples.to(where), None if known is None else known.to(where)
+        # Rows are on the host and edges fit on the GPU: batches are numbered there, and only their ids come to the host.
+        self.ahead = self.copies is not None and edges_fit(triples, self.device, known=known is not None)
+        near = self.device if self.ahead else where
+        self.triples, self.known = triples.to(near), None if known is None else known.to(near)
         self.one_vs_all = options.negatives == 0
         self.optimizer = RowOptimizer(options.optimizer)
         # Relations are few: each of their floats has a state of its own.
@@ -117,30 +121,44 @@ class LinkFlow:
 
     def load(self, batch: LinkBatch) -> LinkBatch:
         """Draw negatives, number the nodes, and gather rows that are on the host."""
+        if self.ahead:
+            assert self.copies is not None
+            with self.copies.ahead():
+                self._number(batch)
+                assert batch.ids is not None
+                batch.host_ids = batch.ids.cpu()  # waits for all of the above, so that any other stream may read it
+        else:
+            self._number(batch)
+        if batch.ids is None:
+            return batch
+        if self.encoder is not None:
+            self.encoder.sample(batch)
+        if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
+            batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
+        else:
+            batch.rows, batch.state = self.rows.gather(batch.ids if batch.host_ids is None else batch.host_ids)
+        batch.bytes = batch.rows.nbytes + batch.state.nbytes
+        return batch
+
+    def _number(self, batch: LinkBatch) -> None:
+        """A batch's edges, its negatives, and a number for each node that it needs."""
         head, relation, tail = self.triples[batch.edges.positions].long().unbind(1)
         batch.relation = relation
         if self.negatives is None:
             batch.place = torch.cat([head, tail])
-            return batch
+            return
         batch.chunks = math.gcd(len(head), self.options.chunks)
         drawn = self.negatives.sample(
             head, tail, epoch=batch.epoch, batch=batch.edges.index, ranges=batch.edges.ranges, chunks=batch.chunks
         )
         batch.ids, batch.place = torch.unique(torch.cat([head, tail, drawn.flatten()]), return_inverse=True)
         batch.hidden = self._hidden(head, relation, tail, drawn)
-        if self.encoder is not None:
-            self.encoder.sample(batch)
-        if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
-            batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
-        else:
-            batch.rows, batch.state = self.rows.gather(batch.ids)
-        batch.bytes = batch.rows.nbytes + batch.state.nbytes
-        return batch
 
     def to_device(self, batch: LinkBatch) -> LinkBatch:
         """Copy what is not there."""
         if self.copies is not None:
-            batch.host_ids, names = batch.ids, [name for name in _MOVED if getattr(batch, name) is not None]
+            batch.host_ids = batch.ids if batch.host_ids is None else batch.host_ids
+            names = [name for name in _MOVED if getattr(batch, name) is not None]
             moved, batch.ready = self.copies.put([getattr(batch, name) for name in names])
             for name, tensor in zip(names, moved, strict=True):
                 setattr(batch, name, tensor)

@@ -91,7 +91,7 @@ class LinkTrainer:
         with interruptible() as interrupt, kept_memory():
             try:
                 while state.epoch < options.epochs and not state.stopped:
-                    self._epoch(interrupt)
+                    self.epoch(interrupt)
                     if interrupt.asked:
                         self._stop()
                 return self._finish(interrupt)
@@ -112,7 +112,8 @@ class LinkTrainer:
         except OSError as error:
             self.watcher.note(f"the timeline could not be written: {error.strerror or error}")
 
-    def _epoch(self, interrupt: Interrupt) -> None:
+    def epoch(self, interrupt: Interrupt) -> None:
+        """One epoch, or what is left of it; if asked to stop, the batches in flight land and the rest is for another call."""
         state, options, begin = self.state, self.options, perf_counter()
         self._encoded = None
         if not state.sums:
@@ -136,6 +137,11 @@ class LinkTrainer:
         self.peak = max(self.peak, pipeline.peak, 1)
         if state.batch == plan.num_batches:
             self._end_epoch(plan, interrupt)
+
+    @property
+    def times(self) -> list[StageTimes]:
+        """Where the stages of the last epoch spent their time."""
+        return list(self._times)
 
     def _fly(self, pipeline: Pipeline, flight: Flight) -> None:
         """Batches from where the epoch stands to its end, a wish to stop or the next checkpoint; then none is in flight."""

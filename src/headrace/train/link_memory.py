@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from headrace._sizes import format_size
 from headrace.store.partition_files import Layout
@@ -93,6 +94,14 @@ def spare_slots(options: LinkOptions, *, nodes: int, train: int, others: int = 0
 
 def _with_partitions(options: LinkOptions, partitions: int) -> LinkOptions:
     return replace(options, partitions=partitions, order="beta")  # memory does not depend on it, and COMET's groups may not divide
+
+
+def edges_fit(triples: Tensor, device: torch.device, *, known: bool = False) -> bool:
+    """Whether a GPU has room for the edges beside all else: they, what it takes to shuffle them, and those to look up."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return triples.nbytes + len(triples) * (_STEP_BYTES + (_KNOWN_BYTES if known else 0)) <= free // 2
 
 
 def slot_bytes(options: LinkOptions, *, nodes: int, state: int) -> int:
