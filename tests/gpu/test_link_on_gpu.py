@@ -46,10 +46,14 @@ WAYS = [
     {"storage": "device", "filter_negatives": True, "negative_weights": "degree"},
     {"storage": "device", "negatives": 0, "optimizer": "adagrad", "reciprocal": True},
     {"storage": "host", "partitions": 8, "buffer": 4},
+    {"storage": "device", "encoder": "sage", "fanout": (5, 3)},
+    {"storage": "device", "encoder": "gin"},
+    {"storage": "host", "encoder": "gcn"},
+    {"storage": "host", "encoder": "gat", "partitions": 8, "buffer": 4},
 ]
 
 
-@pytest.mark.parametrize("way", [{}, {"partitions": 8, "buffer": 4}, {"filter_negatives": True}], ids=str)
+@pytest.mark.parametrize("way", [{}, {"partitions": 8, "buffer": 4}, {"filter_negatives": True}, {"encoder": "sage"}], ids=str)
 def test_edges_on_the_gpu_give_the_rows_that_edges_on_the_host_give(knowledge, monkeypatch, way):
     options = LinkOptions(**{**SMALL, **way}, storage="host", device="cuda")
     near = link(knowledge, options)
