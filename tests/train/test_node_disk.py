@@ -124,6 +124,16 @@ def test_a_run_that_stops_ends_as_one_that_did_not(stored, tmp_path, storage):
         assert_same(place, tmp_path / "whole", exact=True)
 
 
+def test_a_run_in_memory_may_go_on_with_features_on_disk_and_back(stored, tmp_path):
+    in_memory, on_disk = options(), options(**DISK)
+    node(stored, options=in_memory, out=tmp_path / "whole")
+    for begun, then, name in ((in_memory, on_disk, "there"), (on_disk, in_memory, "back")):
+        with pytest.raises(StoppedError):
+            node(stored, options=begun, out=tmp_path / name, watcher=StopAt("step", 5))
+        node(stored, options=then, out=tmp_path / name, resume=True)
+        assert_same(tmp_path / name, tmp_path / "whole")
+
+
 def test_another_budget_may_go_on_with_a_disk_run_but_not_with_a_resident_one(stored, tmp_path):
     for storage in (DISK, RESIDENT):
         place, made = tmp_path / storage["storage"], options(**storage)

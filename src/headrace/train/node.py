@@ -183,12 +183,16 @@ def _open_run(
     if not resume:
         return Run.create(out, header_of(data, options, spec, model))
     run = Run(out)
-    free = _FREE | {"memory"} if options.storage == "disk" else _FREE  # of a resident run it says what is sampled
-    check_same(run.header["options"], as_plain(options), run.path, free=free)
-    begun, now = run.header["dataset"], header_of(data, options, spec, model)["dataset"]
+    begun = run.header["options"]
+    alike = {begun.get("storage", "memory"), options.storage} <= {
+        "memory",
+        "disk",
+    }  # of a resident run, memory says what is sampled
+    check_same(begun, as_plain(options), run.path, free=_FREE | {"storage", "memory"} if alike else _FREE)
+    before, now = run.header["dataset"], header_of(data, options, spec, model)["dataset"]
     for name in ("nodes", "edges", "features", "classes", "multi_label"):
-        if begun[name] != now[name]:
-            raise ValueError(f"{run.path} was begun on another dataset: it had {name} {begun[name]}, this one has {now[name]}")
+        if before[name] != now[name]:
+            raise ValueError(f"{run.path} was begun on another dataset: it had {name} {before[name]}, this one has {now[name]}")
     return run
 
 
