@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headrace import _native
-from headrace.store import heap, kept_memory
+from headrace.store import heap, kept_memory, returned_memory
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +139,18 @@ def test_memory_is_kept_inside_and_goes_back_at_the_end():
     assert kept >= 150
     assert again <= used + 40
     assert after <= 60
+
+
+def test_nothing_is_kept_where_memory_is_returned(monkeypatch):
+    told = []
+    monkeypatch.setattr(_native, "keep_freed_memory", told.append)
+    with kept_memory():
+        with returned_memory(), returned_memory(), kept_memory():
+            assert told == [True, False]
+        assert told[-1] is True
+    assert told[-1] is False
+    with returned_memory():
+        with kept_memory():
+            assert True not in told[4:]
+        assert told[-1] is False
+    assert heap._frugal == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from headrace._sizes import format_size
 from headrace.train import StepEvent, Watcher
 
 _EVERY_SECONDS = 10.0
@@ -42,7 +43,10 @@ class Lines(Watcher):
         scores = f" train {facts['train_accuracy']:.4f}" if "train_accuracy" in facts else ""
         if val is not None:
             scores += f" val {'mrr ' if 'val_mrr' in facts else ''}{val:.4f}"
-        self._say(f"epoch {facts['epoch'] + 1}/{self.epochs} loss {facts['loss']:.4f}{scores} in {facts['epoch_seconds']:.2f} s")
+        disk = facts.get("disk") or {}
+        read = f", {format_size(disk['bytes_read'])} of features read" if "hit_rate" in disk else ""
+        seconds = f"{facts['epoch_seconds']:.2f} s"
+        self._say(f"epoch {facts['epoch'] + 1}/{self.epochs} loss {facts['loss']:.4f}{scores} in {seconds}{read}")
 
     def note(self, text: str) -> None:
         self._say(text)

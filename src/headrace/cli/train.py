@@ -165,6 +165,13 @@ def show_result(result: NodeResult, data: Dataset) -> None:
             rows = sum(tier["hits"] for tier in tiers) or 1
             read = [f"{tier['name']} {100 * tier['hits'] / rows:.0f} %" for tier in tiers if tier["rows"]]
             table.add_row("features read from", ", ".join(read))
+        if disk := epochs[-1].get("disk"):
+            read = [f"{format_size(disk['bytes_read'])} read in an epoch", f"{disk['stall_seconds']:.1f} s waited for"]
+            read += [
+                f"{100 * disk['resident']:.0f} % of the rows in memory",
+                f"{100 * disk['hit_rate']:.0f} % of reads found there",
+            ]
+            table.add_row("features on disk", ", ".join(read))
     table.add_row("in all", f"{result.seconds:.1f} s")
     table.add_row("run", escape(f"{result.run}   (headrace report {result.run})"))
     Console().print(table)

@@ -52,13 +52,14 @@ class ArrayFile:
             self._file.write(part)
         self._left -= len(data)
 
-    def close(self) -> dict[str, object]:
-        """Flush to the disk, and describe the file for meta.json."""
+    def close(self, *, sync: bool = True) -> dict[str, object]:
+        """Flush to the disk (unless nobody needs it there after this process), and describe the file for meta.json."""
         if self._left:
             self._file.close()
             raise ValueError(f"{self.path.name} was declared with shape {self.shape}; {self._left} bytes are missing")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if sync:
+            os.fsync(self._file.fileno())
         self._file.close()
         return {
             "file": self.path.name,

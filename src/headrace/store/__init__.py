@@ -4,7 +4,7 @@ from headrace.store.array import ArrayStore
 from headrace.store.cache_use import CacheSeconds, CacheUse
 from headrace.store.cached import Cached
 from headrace.store.disk import FileRows
-from headrace.store.heap import kept_memory
+from headrace.store.heap import kept_memory, returned_memory
 from headrace.store.hot import access_counts, access_probability, expected_hit_rate, hot_order
 from headrace.store.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
 from headrace.store.partition import HashPartition, Partition, TablePartition, hash_partition
@@ -67,6 +67,7 @@ __all__ = [
     "peer_access",
     "place",
     "probability_partition",
+    "returned_memory",
     "rows_for",
     "share_device_rows",
 ]

@@ -18,6 +18,7 @@ from headrace import _native
 from headrace._arrays import as_ids, as_tensor, thread_count
 from headrace.kernels import gather
 from headrace.kernels._sharded import check_ids
+from headrace.store.mapped import mapped_place
 from headrace.store.moves import as_bytes
 from headrace.store.pool import BufferPool
 
@@ -66,6 +67,22 @@ class FileRows:
         made = cls.__new__(cls)
         path, shape, writable = Path(array.filename), tuple(int(n) for n in array.shape), array.mode in ("r+", "w+")
         made._open(path, array.offset, shape, _torch_type(array.dtype, dtype, path), threads, False, writable, pool)
+        return made
+
+    @classmethod
+    def of_tensor(cls, rows: Tensor, *, threads: int = 16, pool: BufferPool | None = None) -> FileRows | None:
+        """The rows of a tensor that is mapped from a file, read from there; None for one that is not, or was changed since.
+
+        >>> import torch
+        >>> from headrace.store import FileRows
+        >>> FileRows.of_tensor(torch.zeros(3, 2)) is None
+        True
+        """
+        place = mapped_place(rows)
+        if place is None or rows.dim() == 0:
+            return None
+        made = cls.__new__(cls)
+        made._open(place.path, place.offset, tuple(rows.shape), rows.dtype, threads, False, False, pool)
         return made
 
     def _open(

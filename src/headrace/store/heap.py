@@ -10,6 +10,7 @@ from headrace import _native
 
 _lock = threading.Lock()
 _holders = 0  # of this process, whose one heap it is about
+_frugal = 0  # blocks in which nothing is kept all the same
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def kept_memory() -> Iterator[None]:
     global _holders
     with _lock:
         _holders += 1
-        if _holders == 1:
+        if _holders == 1 and not _frugal:
             _native.keep_freed_memory(True)
     try:
         yield
@@ -32,3 +33,25 @@ def kept_memory() -> Iterator[None]:
             _holders -= 1
             if _holders == 0:
                 _native.keep_freed_memory(False)
+
+
+@contextmanager
+def returned_memory() -> Iterator[None]:
+    """While in this block, freed memory goes back to the system, also within `kept_memory`.
+
+    For work under a budget: what it takes and frees must not stay beside what is taken afterwards.
+    """
+    global _frugal
+    with _lock:
+        _frugal += 1
+        if _frugal == 1:
+            _native.keep_freed_memory(False)
+    try:
+        yield
+    finally:
+        with _lock:
+            _frugal -= 1
+            if _frugal == 0:
+                _native.keep_freed_memory(False)  # what was freed since
+                if _holders:
+                    _native.keep_freed_memory(True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -12,8 +14,11 @@ _CHUNK = 1 << 18  # rows looked at a time
 _MOST = 8 << 30  # bytes of features that are all looked at; of more, every so many rows
 
 
-def check_node_data(data: Dataset) -> None:
-    """Raise ValueError unless `data` has features, labels that fit, and a training split to learn from."""
+def check_node_data(data: Dataset, *, rows: bool = True) -> None:
+    """Raise ValueError unless `data` has features, labels that fit, and a training split to learn from.
+
+    Without `rows` the features themselves are not looked at: they are on disk, and `check_pieces` reads them.
+    """
     if data.x is None:
         raise ValueError("this dataset has no features: node classification needs x")
     if data.y is None:
@@ -25,7 +30,8 @@ def check_node_data(data: Dataset) -> None:
     for name in _SPLITS:
         _check_split(data, name)
     _check_labels(data)
-    _check_features(data.x)
+    if rows:
+        check_pieces(lambda begin, end, step: data.x[begin:end:step], data.x)  # type: ignore[index]
 
 
 def _check_split(data: Dataset, name: str) -> None:
@@ -69,17 +75,21 @@ def _check_labels(data: Dataset) -> None:
             )
 
 
-def _check_features(x: Tensor) -> None:
-    step = max(1, -(-x.nbytes // _MOST))
-    for begin in range(0, len(x), _CHUNK):
-        part = x[begin : begin + _CHUNK : step]
-        if bool(torch.isfinite(part.float().sum())):
-            continue
-        bad = ~torch.isfinite(part)
-        if bool(bad.any()):
-            row, column = (int(i) for i in bad.nonzero()[0])
-            node = begin + row * step
-            raise ValueError(f"features must be finite: x[{node}, {column}] is {float(x[node, column])}")
+def check_pieces(read: Callable[[int, int, int], Tensor], like: Tensor, *, rows: int = _CHUNK) -> None:
+    """Raise ValueError unless the rows that `read(begin, end, step)` gives, `rows` at a time, are finite: as many as `like` has."""
+    step = max(1, -(-like.nbytes // _MOST))
+    for begin in range(0, len(like), rows):
+        check_rows(read(begin, min(begin + rows, len(like)), step), begin, step)
+
+
+def check_rows(part: Tensor, begin: int, step: int = 1) -> None:
+    """Raise ValueError unless rows of features, every `step`-th node's from `begin` on, are finite."""
+    if bool(torch.isfinite(part.float().sum())):
+        return
+    bad = ~torch.isfinite(part)
+    if bool(bad.any()):
+        row, column = (int(i) for i in bad.nonzero()[0])
+        raise ValueError(f"features must be finite: x[{begin + row * step}, {column}] is {float(part[row, column])}")
 
 
 def check_weights(data: Dataset, model: nn.Module, *, sampled: bool) -> None:

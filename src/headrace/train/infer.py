@@ -70,7 +70,7 @@ def infer(
 
     def walk(model: nn.Module, x: Tensor, graph: Graph) -> Tensor:
         layers = layers_of(model) or []
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             for number, layer in enumerate(layers):
                 last = number == len(layers) - 1
                 if last and wanted is not None and few:
@@ -162,7 +162,8 @@ def _half_of_memory() -> int:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within, the model is as in evaluation; afterwards every part of it is as it was."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

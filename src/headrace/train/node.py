@@ -19,7 +19,9 @@ from headrace.nn import GNN
 from headrace.pipeline import Trace
 from headrace.train.checks import check_node_data
 from headrace.train.loop import Trainer
+from headrace.train.node_features import row_scaled
 from headrace.train.node_recipe import NodeRecipe
+from headrace.train.node_stored import StoredData, stored_data
 from headrace.train.options import NodeOptions, as_plain
 from headrace.train.run import Run
 from headrace.train.tensorboard import TensorBoard, summary_writer
@@ -81,9 +83,10 @@ def node(
         raise ValueError("repeats need a model each: pass a function that makes one")
     if options.tensorboard:
         summary_writer()  # is it there?
-    check_node_data(data)
+    check_node_data(data, rows=options.storage == "memory")
     options = replace(options, features=_scaling(data, options))  # what was found here holds for other data that it predicts
-    data = with_features(data, options)
+    stored = stored_data(data, options, None if out is None else Path(out)) if options.storage != "memory" else None
+    data = with_features(data, options) if stored is None else stored.data
     top = _open_run(out, data, options, spec, resume) if out is not None and options.repeats > 1 else None
     results, trained = [], None
     with torch_threads(options.threads):
@@ -91,7 +94,7 @@ def node(
             place = None if out is None else Path(out) if top is None else top.path / f"repeat-{number}"
             once = replace(options, seed=options.seed + number, repeats=1)
             begun = place is not None and (top is None or (place / "options.json").exists())
-            end, trained = _train(data, model, once, place, resume and begun, watcher, spec)
+            end, trained = _train(data, model, once, place, resume and begun, watcher, spec, stored)
             results.append(end)
     assert trained is not None
     result = NodeResult(
@@ -120,7 +123,7 @@ def with_features(data: Dataset, options: NodeOptions) -> Dataset:
     assert data.x is not None
     if _scaling(data, options) == "as_is":
         return data
-    return replace(data, x=data.x / data.x.sum(dim=1, keepdim=True).clamp_min(1e-12))
+    return replace(data, x=row_scaled(data.x))
 
 
 def _scaling(data: Dataset, options: NodeOptions) -> Literal["as_is", "rows"]:
@@ -152,6 +155,7 @@ def _train(
     resume: bool,
     watcher: Watcher | None,
     spec: str | None,
+    stored: StoredData | None,
 ) -> tuple[dict[str, Any], nn.Module]:
     torch.manual_seed(options.seed)
     if isinstance(model, nn.Module):
@@ -159,7 +163,8 @@ def _train(
     else:
         built = model() if model is not None else make_model(data, options)
     trace = Trace() if out is not None else None
-    recipe = NodeRecipe(data, built, options, trace)  # before the run: what it refuses leaves no directory behind
+    # Before the run: what it refuses leaves no directory behind.
+    recipe = NodeRecipe(data, built, options, trace) if stored is None else stored.recipe(built, options, trace, folder=out)
     run = None if out is None else _open_run(out, data, options, spec, resume, built)
     watchers = [watcher] if watcher is not None else []
     with ExitStack() as opened:
@@ -178,11 +183,16 @@ def _open_run(
     if not resume:
         return Run.create(out, header_of(data, options, spec, model))
     run = Run(out)
-    check_same(run.header["options"], as_plain(options), run.path)
-    begun, now = run.header["dataset"], header_of(data, options, spec, model)["dataset"]
+    begun = run.header["options"]
+    alike = {begun.get("storage", "memory"), options.storage} <= {
+        "memory",
+        "disk",
+    }  # of a resident run, memory says what is sampled
+    check_same(begun, as_plain(options), run.path, free=_FREE | {"storage", "memory"} if alike else _FREE)
+    before, now = run.header["dataset"], header_of(data, options, spec, model)["dataset"]
     for name in ("nodes", "edges", "features", "classes", "multi_label"):
-        if begun[name] != now[name]:
-            raise ValueError(f"{run.path} was begun on another dataset: it had {name} {begun[name]}, this one has {now[name]}")
+        if before[name] != now[name]:
+            raise ValueError(f"{run.path} was begun on another dataset: it had {name} {before[name]}, this one has {now[name]}")
     return run
 
 

@@ -38,7 +38,7 @@ class NodeRecipe:
         self.weight = None
         if options.class_weights == "balanced":
             self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
-        self.rows = None if self.device.type == "cpu" or options.full_batch else self._placed_rows()
+        self.rows = self._placed_rows()
         self.loader: NeighborLoader | None = None
         self.whole: WholeBatch | None = None
         if options.full_batch:
@@ -158,17 +158,25 @@ class NodeRecipe:
                 return rows[nodes.to(self.device)].cpu()
             loader = self._loader(nodes, shuffle=False)
             parts = []
-            for batch in loader:
-                parts.append(self.model(batch).cpu())
+            for batch in self._each(loader):
+                parts.append(self.model(batch.to(self.device)).cpu())
                 progress(min((batch.index + 1) * self.options.batch_size, len(nodes)), len(nodes))
             return torch.cat(parts)
 
+    def _each(self, loader: NeighborLoader) -> Iterator[Batch]:
+        return iter(loader)
+
     def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
+        return self._loader_over(self.data, nodes, shuffle=shuffle, trace=trace)
+
+    def _loader_over(
+        self, data: Dataset, nodes: Tensor, *, shuffle: bool, trace: Trace | None, on_cpu: bool = False
+    ) -> NeighborLoader:
         options = self.options
         # A batch of one node has no variance to normalise by: of a training epoch it is left out.
         lone = shuffle and len(nodes) > 1 and len(nodes) % options.batch_size == 1 and _normalises_batches(self.model)
         return NeighborLoader(
-            self.data,
+            data,
             options.fanouts,
             nodes,
             batch_size=options.batch_size,
@@ -177,16 +185,18 @@ class NodeRecipe:
             seed=options.seed,
             threads=options.threads,
             staleness=options.staleness,
-            device=self.device,
-            mode=options.mode,
+            device="cpu" if on_cpu else self.device,
+            mode="cpu" if on_cpu else options.mode,
             rows=self.rows,
             trace=trace,
         )
 
-    def _placed_rows(self) -> Store:
-        """Features where the GPU reads them."""
+    def _placed_rows(self) -> Store | None:
+        """Features where the GPU reads them, if there is one and it samples."""
         assert self.data.x is not None
         options = self.options
+        if self.device.type == "cpu" or options.full_batch:
+            return None
         order = partial(
             hot_order,
             self.data.graph,

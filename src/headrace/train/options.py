@@ -97,6 +97,13 @@ class NodeOptions(RunOptions):
     validate: Literal["auto", "exact", "sampled", "none"] = option(
         "auto", "how to validate: over all neighbours layer by layer, or over sampled ones (auto: exact where the model allows)"
     )
+    storage: Literal["memory", "disk", "resident"] = option(
+        "memory",
+        "where features are: in memory, on disk (the same result), or on disk with some partitions in memory, whose edges alone "
+        "are sampled",
+    )
+    memory: str = option("", "main memory for features that are on disk, as 4GiB: caches, batches ahead, tables of a validation")
+    partitions: int = option(0, "with storage resident, parts that nodes are cut into (0: 64)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +136,32 @@ class NodeOptions(RunOptions):
             raise ValueError(f"fanout must be numbers from -1 (all) up, not {','.join(map(str, self.fanout))}")
         if self.fanout and self.layers and len(self.fanout) != self.layers:
             raise ValueError(f"fanout has {len(self.fanout)} hops for {self.layers} layers: give one per layer")
+        self._check_storage()
+
+    def _check_storage(self) -> None:
+        _choice(self, "storage", "memory", "disk", "resident")
+        if self.partitions and (self.partitions < 2 or self.storage != "resident"):
+            raise ValueError(f"partitions are for storage resident, at least 2 of them; got {self.partitions} with {self.storage}")
+        if self.storage == "memory":
+            if self.memory:
+                raise ValueError(f"memory {self.memory} bounds what features on disk take: it needs storage disk or resident")
+            return
+        if not self.memory:
+            raise ValueError(f"storage {self.storage} needs memory, what features may take of it, as in memory 4GiB")
+        if self.memory_bytes <= 0:
+            raise ValueError(f"memory must be above 0, not {self.memory}: write a number and a unit, such as 600MiB or 2GB")
+        if self.full_batch:
+            raise ValueError(f"full_batch computes on all features at once: it does not go with storage {self.storage}")
+        if self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture:
+            raise ValueError(
+                f"with storage {self.storage} batches are made in main memory: leave out mode, device_cache, hot and capture, "
+                "or use storage memory"
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory` in bytes; 0 where it was not given."""
+        return parse_size(self.memory) if self.memory else 0
 
     @property
     def depth(self) -> int:
