@@ -19,6 +19,7 @@ from headrace.train.link_flow import LinkFlow
 from headrace.train.link_loop import LinkTrainer
 from headrace.train.link_memory import ROW_TYPES, spare_slots
 from headrace.train.link_options import LinkOptions, decoder_of
+from headrace.train.link_predicted import beside_measured
 from headrace.train.link_state import SavedRows
 from headrace.train.node import check_same, torch_threads
 from headrace.train.options import as_plain
@@ -47,11 +48,13 @@ class LinkResult:
     run: Path | None = None
     disk: dict[str, Any] | None = None  # loads, bytes and seconds of all epochs, where rows are on disk
     peak_memory: int = 0  # bytes of the process at its peak
+    plan: dict[str, Any] | None = None  # bytes and seconds of an epoch, predicted and measured, where the run has a plan
 
     def summary(self) -> dict[str, Any]:
         """As `result.json` and `--json` have it."""
         run = None if self.run is None else str(self.run)
         facts = {"bytes": self.bytes, "disk": self.disk, "peak_memory": self.peak_memory, "run": run}
+        facts |= {} if self.plan is None else {"plan": self.plan}
         return {"test": self.test, "val_mrr": self.val_mrr, "seconds": self.seconds, **facts}
 
 
@@ -63,12 +66,14 @@ def link(
     resume: bool = False,
     watcher: Watcher | None = None,
     spec: str | None = None,
+    plan: dict[str, Any] | None = None,
 ) -> LinkResult:
     """Train embeddings of the nodes of `data`, a knowledge graph or any graph, to predict its edges.
 
     out: the run's directory: options, metrics, a timeline, checkpoints, and the rows where they live on disk.
     resume: go on with the run at `out` from its last checkpoint. With staleness 1 the end is the same, bit by bit, as if it had
         never stopped.
+    plan: what the options come from (`PlannedLink.record`), kept with the run; its predictions stand beside what was measured.
 
     Ctrl-C lets the batches in flight land, writes a checkpoint and raises KeyboardInterrupt.
 
@@ -96,7 +101,7 @@ def link(
     )
     torch.manual_seed(options.seed)
     decoder = make_decoder(edges, options)
-    header = header_of(data, edges, options, spec, decoder)
+    header = header_of(data, edges, options, spec, decoder) | ({} if plan is None else {"plan": plan})
     run = None if out is None else _open_run(out, header, resume)
     with torch_threads(options.threads), ExitStack() as opened:
         file: BucketedEdges | None = None
@@ -129,6 +134,7 @@ def link(
         path,
         disk=end.get("disk"),
         peak_memory=end.get("memory", {}).get("peak", 0),
+        plan=None if run is None or "plan" not in run.header else beside_measured(run.header["plan"], run.metrics("epoch")),
     )
     if run is not None:
         run.save_result(result.summary())
