@@ -231,7 +231,7 @@ def show_links(result: LinkResult) -> None:
         facts.add_row("epoch against its plan", against_plan(result.plan))
     facts.add_row("rows and state", f"{result.bytes / 2**20:,.1f} MiB; negatives: {Run(result.run).header['negatives_from']}")
     facts.add_row("in all", f"{result.seconds:.1f} s")
-    facts.add_row("run", escape(str(result.run)))
+    facts.add_row("run", escape(f"{result.run}   (headrace report {result.run})"))
     console.print(facts)
 
 
