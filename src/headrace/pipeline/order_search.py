@@ -68,7 +68,7 @@ class Beam:
         # Of the squares of what partitions lack, e has gain fewer, and each that it meets one fewer.
         met = np.matmul(lacks[:, None, :], here.astype(np.float32)) - here * lacks[:, :, None]
         squares = (lacks**2).sum(1)[:, None, None] + gain * (gain - 2 * lacks[:, None, :]) - 2 * met + gain
-        score = weight * squares / np.maximum(2 * after, 1) - after
+        score: np.ndarray = weight * squares / np.maximum(2 * after, 1) - after
         score += noise * self.rng.random(score.shape, dtype=np.float32)
         score[~(self.inside[:, :, None] & ~self.inside[:, None, :] & (gain > 0) & (after <= most))] = -np.inf
         return score
