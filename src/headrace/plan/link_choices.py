@@ -96,9 +96,9 @@ def batch_choice(setting: LinkSetting, asked: int | None) -> Choice:
 
 
 def staleness_choice(
-    setting: LinkSetting, chosen: int, asked: LinkAsked, batch_size: int, *, link: Traffic, disk: Traffic | None
+    setting: LinkSetting, chosen: int, asked: LinkAsked, batch_size: int, *, rows: int, link: Traffic, disk: Traffic | None
 ) -> Choice:
-    """Batches in flight."""
+    """Batches in flight, whose ends are among so many rows."""
     ways = []
     for stale in sorted({1, 4, MOST_STALE, chosen}):
         took = setting.seconds(link=link, disk=disk, stale=stale > 1)
@@ -108,6 +108,6 @@ def staleness_choice(
     elif chosen == 1:
         reason = "rows are with the computation, or too few for batches that miss one another's updates: 1 is exact"
     else:
-        share = chosen * 2 * batch_size / setting.nodes
-        reason = f"moving and computing overlap; up to {share:.2%} of the rows are in flight (bytes are of batches in memory)"
+        share, which = chosen * 2 * batch_size / rows, "rows" if rows == setting.nodes else "resident rows"
+        reason = f"moving and computing overlap; up to {share:.2%} of the {which} are in flight (bytes are of batches in memory)"
     return Choice("staleness", str(chosen), tuple(ways), reason)

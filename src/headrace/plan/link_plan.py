@@ -112,34 +112,36 @@ def link_plan(
     asked = LinkAsked(storage, partitions, buffer, buffer_on, order, batch_size, staleness)
     batch = batch_choice(setting, batch_size)
     size, where = int(batch.chosen), _storage(setting, asked)
-    stale = _staleness(setting, where, size) if staleness is None else staleness
     if where != "disk":
-        return _in_memory(setting, asked, where, batch, stale)
+        return _in_memory(setting, asked, where, batch)
     link = setting.link(size)
     name = order or _order(setting, asked, link)
     shaped = shape(setting, name, asked)
     disk, place = setting.disk(name, *shaped), _buffer_on(setting, asked, shaped)
     if place == "device":
         link = Traffic(disk.written, disk.written)
+    resident = setting.nodes * shaped[1] // shaped[0]
+    stale = staleness or _staleness(setting, where, size, resident)
     took = setting.seconds(disk=disk, link=link, stale=stale > 1)
     choices = (
         storage_choice(setting, where, asked, size, disk),
         shape_choice(setting, name, asked, shaped, place),
         order_choice(setting, name, asked, *shaped),
         batch,
-        staleness_choice(setting, stale, asked, size, link=link, disk=disk),
+        staleness_choice(setting, stale, asked, size, rows=resident, link=link, disk=disk),
     )
     return LinkPlan(setting, where, *shaped, place, name, size, stale, disk, link, took, choices)
 
 
-def _in_memory(setting: LinkSetting, asked: LinkAsked, storage: Storage, batch: Choice, staleness: int) -> LinkPlan:
+def _in_memory(setting: LinkSetting, asked: LinkAsked, storage: Storage, batch: Choice) -> LinkPlan:
     """Nothing moves but batches; partitions that were asked for only say which edges come together."""
     if (asked.partitions is None) != (asked.buffer is None):
         raise ValueError(f"storage {storage} with partitions needs both partitions and a buffer: give both, or neither")
     size = int(batch.chosen)
+    staleness = asked.staleness or _staleness(setting, storage, size, setting.nodes)
     link = Traffic(0.0, 0.0) if setting.device_memory is not None and storage == "device" else setting.link(size)
     choices = [storage_choice(setting, storage, asked, size, None), batch]
-    choices.append(staleness_choice(setting, staleness, asked, size, link=link, disk=None))
+    choices.append(staleness_choice(setting, staleness, asked, size, rows=setting.nodes, link=link, disk=None))
     took = setting.seconds(link=link, stale=staleness > 1)
     shaped = (asked.partitions or 0, asked.buffer or 0)
     order = (asked.order or "comet") if asked.parts else None
@@ -189,9 +191,10 @@ def _order(setting: LinkSetting, asked: LinkAsked, link: Traffic) -> str:
     return "comet" if moved.seconds(setting.disk_rate, setting.write_rate) <= setting.seconds(link=link) else "best"
 
 
-def _staleness(setting: LinkSetting, storage: Storage, batch_size: int) -> int:
+def _staleness(setting: LinkSetting, storage: Storage, batch_size: int, rows: int) -> int:
+    """As many batches as hide what moves, and no more than have few of the rows that batches are drawn from between them."""
     if storage == "device" or (storage == "host" and setting.device_memory is None):
         return 1
     memory = setting.for_batches() // setting.batch_bytes(batch_size)
-    rows = setting.nodes // (_ROWS_PER_STALE * batch_rows(batch_size, chunks=0, negatives=0))
-    return max(1, min(MOST_STALE, memory, rows))
+    sparse = rows // (_ROWS_PER_STALE * batch_rows(batch_size, chunks=0, negatives=0))
+    return max(1, min(MOST_STALE, memory, sparse))
