@@ -173,6 +173,19 @@ def test_the_trace_opens_in_a_viewer(tmp_path):
     assert {e["tid"] for e in spans} <= {e["tid"] for e in events if e["ph"] == "M"}
 
 
+def test_a_stage_has_one_row_of_the_trace_however_often_it_starts(tmp_path):
+    trace = Trace()
+    pipeline = Pipeline(range(4), [Stage(name, lambda i: i) for name in "abc"], staleness=3, trace=trace)
+    for _ in range(5):
+        list(pipeline)
+    trace.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert len(names) == 3
+    assert all(names[e["tid"]] == f"headrace {e['name']} 0" for e in spans)
+
+
 def test_a_trace_keeps_only_its_latest_spans():
     trace = Trace(capacity=3)
     list(Pipeline(range(10), [Stage("a", lambda i: i)], staleness=2, trace=trace))

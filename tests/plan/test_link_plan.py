@@ -132,6 +132,13 @@ def test_small_graphs_have_small_batches_and_no_staleness():
     assert link_plan(1000, 20_000, 8, memory=1 << 30, batch_size=77).batch_size == 77
 
 
+def test_few_resident_rows_have_few_batches_in_flight():
+    sizes = {"memory": 8 << 30, "storage": "disk", "batch_size": 1000}
+    assert link_plan(4_000_000, 10_000_000, 16, **sizes, partitions=16, buffer=8).staleness == 10
+    assert link_plan(4_000_000, 10_000_000, 16, **sizes, partitions=16, buffer=4).staleness == 5
+    assert link_plan(4_000_000, 10_000_000, 16, **sizes, partitions=16, buffer=4, staleness=16).staleness == 16
+
+
 def test_what_is_planned_fits_the_memory():
     for memory in (20 << 30, 30 << 30, 48 << 30, 80 << 30):
         plan = freebase(memory=memory)

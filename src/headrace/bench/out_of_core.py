@@ -6,11 +6,8 @@ The limit of an epoch is its bytes at the rate at which one thread reads and ano
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -19,8 +16,7 @@ from headrace.bench.measure import Row
 from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, Graph
 from headrace.pipeline import orders
-from headrace.store.disk_access import DiskAccess
-from headrace.store.slots import aligned_memory
+from headrace.plan.link_probe import disk_rate
 from headrace.train import LinkOptions, Watcher, link
 from headrace.train.link_memory import slot_bytes
 
@@ -28,8 +24,6 @@ PARTITIONS, BUFFER, DIM, RELATIONS = 16, 4, 64, 8
 NODES, EDGES = 4_000_000, 3_000_000  # at scale 1
 ORDERS = ("beta", "comet", "hilbert_symmetric", "best")
 _EPOCHS = 2  # the first fills the buffer; the last is reported
-_FILE = 128 << 20
-_TIMES = 5  # of which the fastest counts: a limit is what the disk can do, and the first touches fresh memory
 
 
 def run(setting: Setting) -> list[Row]:
@@ -80,35 +74,6 @@ def random_graph(nodes: int, edges: int) -> Dataset:
     for column, count in enumerate((nodes, RELATIONS, nodes)):
         triples[:, column].random_(0, count, generator=generator)
     return Dataset(Graph.from_edges([], [], nodes), extra={"train": triples}, info={"num_relations": RELATIONS})
-
-
-def disk_rate(folder: Path, size: int = _FILE) -> float:
-    """Bytes a second of reading one file and writing another at a time, past the page cache where that can be."""
-    disk, names = DiskAccess(), [folder / "read.bin", folder / "written.bin"]
-    memory = [aligned_memory(size) for _ in names]
-    for name, written in zip(names, memory, strict=True):  # so that the timed write is, like training's, to blocks that exist
-        with disk.open(name, write=True) as file:
-            file.write(0, memoryview(written))
-
-    def move(which: int) -> None:
-        with disk.open(names[which], write=bool(which)) as file:
-            (file.write if which else file.read)(0, memoryview(memory[which]))
-
-    seconds = min(_together(move) for _ in range(_TIMES))
-    for name in names:
-        name.unlink()
-    return 2 * size / seconds
-
-
-def _together(move: Callable[[int], None]) -> float:
-    """Seconds of both moves at a time."""
-    threads = [threading.Thread(target=move, args=(which,)) for which in range(2)]
-    begin = perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return perf_counter() - begin
 
 
 def _options(order: str, storage: str, setting: Setting) -> LinkOptions:

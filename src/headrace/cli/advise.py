@@ -16,15 +16,15 @@ from rich.table import Table
 
 from headrace._arrays import thread_count
 from headrace._device import device_of
-from headrace._sizes import format_size
 from headrace.cli.options import refused, takes
 from headrace.cli.progress import progress_shown, terminable
+from headrace.cli.shown_plan import show_plan
 from headrace.cli.train import DATASET
 from headrace.graph import Dataset
 from headrace.graph.named import named
 from headrace.nn.gnn import KINDS
 from headrace.plan import Machine, Plan, Verification, advise, probe, verify
-from headrace.plan.decided import Decided, seconds
+from headrace.plan.decided import seconds
 
 _TYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -131,26 +131,6 @@ def _machine(device: str, *, fresh: bool) -> Machine:
 
 def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
-
-
-def show_plan(plan: Decided, console: Console) -> None:
-    """A table of choices, each candidate with what it is predicted to move and to take; and why each was chosen."""
-    console.print(escape(plan.summary), highlight=False)
-    table = Table()
-    for name in ("choice", "candidate"):
-        table.add_column(name)
-    for name in ("bytes", "seconds"):
-        table.add_column(name, justify="right")
-    for choice in plan:
-        for i, candidate in enumerate(choice.alternatives):
-            chosen = candidate.name == choice.chosen
-            cells = [candidate.name, format_size(candidate.bytes), seconds(candidate.seconds)]
-            styled = [f"[bold]{escape(cell)}[/bold]" if chosen else f"[dim]{escape(cell)}[/dim]" for cell in cells]
-            last = i == len(choice.alternatives) - 1
-            table.add_row(escape(choice.name) if i == 0 else "", *styled, end_section=last)
-    console.print(table)
-    for choice in plan:
-        console.print(f"[bold]{escape(choice.name)}: {escape(choice.chosen)}[/bold]\n  {escape(choice.reason)}", highlight=False)
 
 
 def show_verification(found: Verification, console: Console) -> None:

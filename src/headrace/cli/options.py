@@ -18,12 +18,13 @@ T = TypeVar("T")
 _LISTS = (tuple[str, ...], tuple[int, ...])
 
 
-def takes(options: type[T], *, config: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(options: type[T], *, config: bool = False, unless: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of `function(..., options: T)`: every field of the dataclass that has a help line becomes an option.
 
     A field without a default becomes an argument. A field of type `tuple[str, ...]` or `tuple[int, ...]` is given as a
     comma-separated list. With `config`, `--config file.toml` gives the same names; what stands on the command line wins. A function
-    that has a parameter `given` is also told the values that somebody chose, in either place.
+    that has a parameter `given` is also told the values that somebody chose, in either place. Where its flag `unless` is set, it
+    makes the options of these itself, and is handed the defaults.
     """
     hints = get_type_hints(options)
     fields = [f for f in dataclasses.fields(options) if "help" in f.metadata]  # type: ignore[arg-type]
@@ -39,7 +40,8 @@ def takes(options: type[T], *, config: bool = False) -> Callable[[Callable[..., 
                 if config and given.pop("config") is not None:
                     chosen = read_config(context.params["config"], options)
                 chosen |= {n: _value(hints[n], v) for n, v in values.items() if context.get_parameter_source(n).name != "DEFAULT"}  # type: ignore[union-attr]
-                made = options(**({n: _value(hints[n], v) for n, v in values.items()} | chosen))
+                deferred = bool(unless) and given[unless]
+                made = options() if deferred else options(**({n: _value(hints[n], v) for n, v in values.items()} | chosen))
             except (ValueError, OSError) as error:
                 raise refused(str(error), options) from None
             function(**given, options=made, **({"given": chosen} if "given" in signature else {}))

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from headrace._sizes import parse_size
-from headrace.cli.advise import show_plan
 from headrace.cli.options import refused, takes
+from headrace.cli.shown_plan import show_plan
 from headrace.cli.train import DATASET
 from headrace.graph import Dataset
 from headrace.graph.named import named

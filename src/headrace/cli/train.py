@@ -18,8 +18,11 @@ from headrace._sizes import format_size
 from headrace.cli.lines import Lines
 from headrace.cli.live import LiveView
 from headrace.cli.options import refused, takes
+from headrace.cli.progress import progress_shown
+from headrace.cli.shown_plan import against_plan, show_plan
 from headrace.graph import Dataset
 from headrace.graph.named import named
+from headrace.plan import PlannedLink, planned_link
 from headrace.train import CheckpointError, LinkOptions, LinkResult, NodeOptions, NodeResult, Run, Watcher
 from headrace.train import link as train_link
 from headrace.train import node as train_node
@@ -52,21 +55,32 @@ def node(
 
 
 @train.command("link")
-@takes(LinkOptions, config=True)
+@takes(LinkOptions, config=True, unless="plan")
 def link(
     options: LinkOptions,
     given: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
     out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-DECODER-1, -2, ...)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan", help="plan storage, partitions, buffer, order, batch size and staleness, unless given, for --memory"
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
 ) -> None:
     """Train embeddings of nodes and relations to predict edges, of a knowledge graph or of any graph.
 
     Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with how the true ends of
-    the test edges rank. Ctrl-C writes a checkpoint and says how to go on.
+    the test edges rank. Ctrl-C writes a checkpoint and says how to go on. With --plan, the plan and its reasons come first, and
+    its predictions are shown beside what was measured at the end.
     """
-    result, _ = _trained("link", options, given, dataset, out, options.decoder, resume=resume, json=json, train=train_link)
+    if plan and resume:
+        raise refused("a run that goes on has its options already: leave out --plan")
+    name = given.get("decoder", options.decoder)
+    planned = _planned if plan else None
+    result, _ = _trained("link", options, given, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned)
     if not json:
         show_links(result)
 
@@ -82,6 +96,7 @@ def _trained(
     resume: bool,
     json: bool,
     train: Callable[..., Any],
+    planned: Callable[[Dataset, dict[str, Any], Path], PlannedLink] | None = None,
 ) -> tuple[Any, Dataset]:
     """The result of a recipe, printed if it is to be JSON, and the data it was trained on. `name` is for a new run's directory."""
     watcher = make_watcher()
@@ -92,8 +107,12 @@ def _trained(
             options = from_plain(type(options), {**Run(out).header["options"], **given})
         data = named(dataset)
         place = out if out is not None else next_name(Path("runs"), f"{short_name(dataset)}-{name}")
+        more = {}
+        if planned is not None:
+            made = planned(data, given, place)
+            options, more = made.options, {"plan": made.record()}
         with _saying_how_to_go_on(task, dataset, place, watcher):
-            result = train(data, options=options, out=place, resume=resume, watcher=watcher, spec=dataset)
+            result = train(data, options=options, out=place, resume=resume, watcher=watcher, spec=dataset, **more)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (ValueError, OSError, CheckpointError, FloatingPointError) as error:
@@ -101,6 +120,14 @@ def _trained(
     if json:
         print(json_module.dumps({**result.summary(), "options": Run(place).header["options"], "dataset": dataset}))
     return result, data
+
+
+def _planned(data: Dataset, given: dict[str, Any], place: Path) -> PlannedLink:
+    """The options that a plan makes of those that were given; said before anything is trained."""
+    with progress_shown() as show:
+        made = planned_link(data, given, folder=place.parent, progress=lambda text: show(text, 0, None))
+    show_plan(made.plan, Console(stderr=True))
+    return made
 
 
 def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher: Watcher) -> NodeResult:
@@ -207,12 +234,14 @@ def show_links(result: LinkResult) -> None:
         moved = f"{format_size(disk['bytes_read'])} read, {format_size(disk['bytes_written'])} written"
         busy = f"busy {100 * disk['busy']:.0f} % of the time, {disk['stall_seconds']:.1f} s waited for"
         facts.add_row("disk", f"{moved} in {disk['loads']} loads, {disk['loads'] / count:.1f} an epoch; {busy}")
+    if result.plan is not None:
+        facts.add_row("epoch against its plan", against_plan(result.plan))
     facts.add_row("rows and state", f"{result.bytes / 2**20:,.1f} MiB; negatives: {Run(result.run).header['negatives_from']}")
     if result.encoder is not None:
         header = Run(result.run).header
         facts.add_row("encoder", f"trained on {header['neighbours_from']}; ranked with {header['evaluated_with']}")
     facts.add_row("in all", f"{result.seconds:.1f} s")
-    facts.add_row("run", escape(str(result.run)))
+    facts.add_row("run", escape(f"{result.run}   (headrace report {result.run})"))
     console.print(facts)
 
 

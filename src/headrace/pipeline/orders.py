@@ -136,7 +136,7 @@ def best(partitions: int, capacity: int) -> Order:
     >>> best(16, 8).swaps, best(16, 4).swaps
     (16, 38)
     """
-    swaps = _searched(partitions, capacity)
+    swaps = searched(partitions, capacity)
     return beta(partitions, capacity) if swaps is None else from_swaps(partitions, capacity, swaps)
 
 
@@ -179,7 +179,7 @@ def beta_swaps(partitions: int, capacity: int) -> int:
 
 def best_swaps(partitions: int, capacity: int) -> int:
     """The loads of `best`, without making it."""
-    swaps = _searched(partitions, capacity)
+    swaps = searched(partitions, capacity)
     return beta_swaps(partitions, capacity) if swaps is None else len(swaps)
 
 
@@ -205,7 +205,7 @@ def replay(order: Order) -> int:
     return order.swaps
 
 
-def _searched(partitions: int, capacity: int) -> list[Swap] | None:
+def searched(partitions: int, capacity: int) -> list[Swap] | None:
     """The swaps that a search found, if it found any."""
     _check(partitions, capacity)
     found = json.loads(files("headrace.pipeline").joinpath("orders.json").read_text())

@@ -27,10 +27,17 @@ class Trace:
     def __init__(self, capacity: int = 100_000) -> None:
         self.spans: deque[Span] = deque(maxlen=capacity)
         self._threads: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()
 
     def add(self, name: str, item: int, begin: float, end: float) -> None:
-        thread = threading.get_ident()
-        self._threads.setdefault(thread, threading.current_thread().name)
+        """A span of the calling thread, which goes by its name: each epoch starts a stage anew, and the system reuses its ids."""
+        who = threading.current_thread().name
+        thread = self._numbers.get(who)
+        if thread is None:
+            with self._lock:
+                thread = self._numbers.setdefault(who, len(self._numbers))
+                self._threads[thread] = who
         self.spans.append(Span(name, item, thread, begin, end))
 
     def save(self, path: str | os.PathLike[str]) -> None:

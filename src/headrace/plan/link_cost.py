@@ -44,7 +44,12 @@ def row_bytes(dim: int, *, optimizer: str = "row_adagrad", row_type: str = "fp32
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not {optimizer!r}")
     if row_type not in ROW_TYPES:
         raise ValueError(f"row_type must be one of {', '.join(ROW_TYPES)}, not {row_type!r}")
-    return dim * ROW_TYPES[row_type] + 4 * {"row_adagrad": 1, "adagrad": dim, "sgd": 0}[optimizer]
+    return dim * ROW_TYPES[row_type] + 4 * state_floats(dim, optimizer)
+
+
+def state_floats(dim: int, optimizer: str) -> int:
+    """What an optimizer keeps for a row."""
+    return {"row_adagrad": 1, "adagrad": dim, "sgd": 0}[optimizer]
 
 
 def order_loads(order: str, partitions: int, buffer: int) -> int:

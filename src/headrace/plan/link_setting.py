@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from headrace.plan.link_cost import Traffic, batch_rows, disk_traffic, link_traffic, order_loads, row_bytes
+from headrace.plan.link_cost import Traffic, batch_rows, disk_traffic, link_traffic, order_loads, row_bytes, state_floats
+from headrace.store.partition_files import Layout
+from headrace.train.link_memory import ROW_TYPES
 
 HELD_PER_EDGE = 48  # bytes that training keeps in memory for every edge: the triple, its place in the order, and room to sort
 SPARE = 2  # slots of a buffer beside its capacity, which partitions are read ahead into and written back from
@@ -13,7 +15,10 @@ _FOR_BATCHES = 8  # one part in so many of a memory is for batches in flight
 
 @dataclass(frozen=True)
 class LinkSetting:
-    """Sizes in bytes, rates in bytes a second; `edge_rate` is edges a second that the device computes, if that is known."""
+    """Sizes in bytes, rates in bytes a second; `edge_rate` is edges a second that the device computes, if that is known.
+
+    `reserved` is what main memory must have for other things than rows, edges and batches: to rank the test edges, say.
+    """
 
     nodes: int
     edges: int
@@ -28,9 +33,10 @@ class LinkSetting:
     row_type: str
     chunks: int
     negatives: int
+    reserved: int = 0
 
     def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self) if f.name not in ("optimizer", "row_type")):
+        for name in (f.name for f in fields(self) if f.name not in ("optimizer", "row_type", "reserved")):
             value = getattr(self, name)
             if value is None and name in ("device_memory", "write_rate", "edge_rate"):
                 continue
@@ -53,17 +59,27 @@ class LinkSetting:
         """Bytes of all rows and states."""
         return self.nodes * self.row_bytes
 
+    @property
+    def main_room(self) -> int:
+        """What main memory has for rows, beside the edges, the batches in flight and what is reserved."""
+        return self.room(self.memory) - self.reserved
+
     def room(self, memory: int) -> int:
         """What a memory has for rows, beside the edges and the batches in flight."""
         return memory - memory // _FOR_BATCHES - HELD_PER_EDGE * self.edges
 
     def needed(self, table: float) -> int:
-        """The memory whose room holds so many bytes of rows."""
-        return int((table + HELD_PER_EDGE * self.edges) * _FOR_BATCHES / (_FOR_BATCHES - 1)) + 1
+        """The main memory whose room holds so many bytes of rows."""
+        return int((table + HELD_PER_EDGE * self.edges + self.reserved) * _FOR_BATCHES / (_FOR_BATCHES - 1)) + 1
 
-    def slots(self, partitions: int, buffer: int) -> float:
+    def partition_bytes(self, partitions: int) -> int:
+        """A partition as a file and in a slot, rounded up to what a disk reads."""
+        state = state_floats(self.dim, self.optimizer)
+        return Layout.of(self.nodes, self.dim, state, ROW_TYPES[self.row_type], partitions, 4096).file_bytes
+
+    def slots(self, partitions: int, buffer: int) -> int:
         """Bytes of a buffer with its spare slots."""
-        return min(buffer + SPARE, partitions) * self.table / partitions
+        return min(buffer + SPARE, partitions) * self.partition_bytes(partitions)
 
     def batch_bytes(self, batch_size: int) -> int:
         """Memory of a batch in flight: its rows and their updates, its scores and their gradients, for heads and tails."""
@@ -76,7 +92,8 @@ class LinkSetting:
 
     def disk(self, order: str, partitions: int, buffer: int) -> Traffic:
         """What an epoch reads from disk and writes to it."""
-        return disk_traffic(self.table, self.edges, partitions=partitions, loads=order_loads(order, partitions, buffer))
+        table = partitions * self.partition_bytes(partitions)
+        return disk_traffic(table, self.edges, partitions=partitions, loads=order_loads(order, partitions, buffer))
 
     def link(self, batch_size: int) -> Traffic:
         """What batches carry to a GPU and back; nothing where there is none."""

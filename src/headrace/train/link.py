@@ -21,6 +21,7 @@ from headrace.train.link_flow import LinkFlow
 from headrace.train.link_loop import LinkTrainer
 from headrace.train.link_memory import ROW_TYPES, SPARE, spare_slots
 from headrace.train.link_options import LinkOptions, decoder_of
+from headrace.train.link_predicted import beside_measured
 from headrace.train.link_state import SavedRows
 from headrace.train.node import check_same, torch_threads
 from headrace.train.options import as_plain
@@ -51,11 +52,13 @@ class LinkResult:
     peak_memory: int = 0  # bytes of the process at its peak
     encoder: GNN | None = None  # the network between rows and decoder, if the options ask for one
     encoded: InMemory | None = None  # what it makes of the rows, which the decoder scores; on disk, the run's encoded.npy
+    plan: dict[str, Any] | None = None  # bytes and seconds of an epoch, predicted and measured, where the run has a plan
 
     def summary(self) -> dict[str, Any]:
         """As `result.json` and `--json` have it."""
         run = None if self.run is None else str(self.run)
         facts = {"bytes": self.bytes, "disk": self.disk, "peak_memory": self.peak_memory, "run": run}
+        facts |= {} if self.plan is None else {"plan": self.plan}
         return {"test": self.test, "val_mrr": self.val_mrr, "seconds": self.seconds, **facts}
 
 
@@ -67,12 +70,14 @@ def link(
     resume: bool = False,
     watcher: Watcher | None = None,
     spec: str | None = None,
+    plan: dict[str, Any] | None = None,
 ) -> LinkResult:
     """Train embeddings of the nodes of `data`, a knowledge graph or any graph, to predict its edges.
 
     out: the run's directory: options, metrics, a timeline, checkpoints, and the rows where they live on disk.
     resume: go on with the run at `out` from its last checkpoint. With staleness 1 the end is the same, bit by bit, as if it had
         never stopped.
+    plan: what the options come from (`PlannedLink.record`), kept with the run; its predictions stand beside what was measured.
 
     With an encoder, the decoder scores what a graph neural network makes of a node's row and those of its neighbours by training
     edges (in partitions: by those between resident nodes). To be ranked, all nodes are encoded over the whole training graph.
@@ -103,7 +108,7 @@ def link(
     )
     torch.manual_seed(options.seed)
     decoder = make_decoder(edges, options)
-    header = header_of(data, edges, options, spec, decoder)
+    header = header_of(data, edges, options, spec, decoder) | ({} if plan is None else {"plan": plan})
     run = None if out is None else _open_run(out, header, resume)
     with torch_threads(options.threads), ExitStack() as opened:
         folder = None if run is None else run.path
@@ -128,6 +133,7 @@ def link(
         peak_memory=end.get("memory", {}).get("peak", 0),
         encoder=None if encoder is None else encoder.model.eval(),
         encoded=encoded if isinstance(encoded, InMemory) else None,
+        plan=None if run is None or "plan" not in run.header else beside_measured(run.header["plan"], run.metrics("epoch")),
     )
     if run is not None:
         run.save_result(result.summary())

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from browser import CHROMEDRIVER, CHROMIUM, Browser
-from training_runs import HOSTILE, hostile_run, report, write_options, write_repeats, write_run
+from training_runs import HOSTILE, hostile_run, report, write_link_run, write_options, write_repeats, write_run
 
 METRICS = ("loss", "train_accuracy", "val_accuracy", "seeds", "edges", "bytes", "resident", "peak", "data", "buffers", "reuse")
 
@@ -123,6 +123,47 @@ def test_validation_of_every_third_epoch_is_one_line(browser, tmp_path):
     browser.open(report(tmp_path, run))
     path = browser.run("return document.querySelector('path[data-metric=val_accuracy]').getAttribute('d')")
     assert (path.count("M"), path.count("L")) == (1, 2)
+
+
+def test_runs_of_links_show_ranks_and_what_the_disk_did(browser, tmp_path):
+    plan = {"predicted": {"read": 7e6, "written": 3.9e6, "seconds": 1.5}}
+    runs = [
+        write_link_run(tmp_path / "a", name="memory", sampled=True),
+        write_link_run(tmp_path / "b", name="disk", disk=True, plan=plan),
+    ]
+    assert browser.open(report(tmp_path, *runs)) == "true"
+    for run in range(2):
+        for metric in ("loss", "val_mrr", "val_hits1", "val_hits3", "val_hits10", "edges", "in_flight"):
+            assert browser.count(f'path[data-run="{run}"][data-metric="{metric}"][d^="M"]') == 1, (run, metric)
+    for metric in ("disk_bytes_read", "disk_bytes_written", "disk_busy", "disk_stall_seconds"):
+        assert browser.count(f'path[data-metric="{metric}"]') == browser.count(f'path[data-run="1"][data-metric="{metric}"]') == 1
+    assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and ranks"
+    assert browser.count('path[data-metric="val_accuracy"]') == 0
+    assert browser.count("#sampled") == 0
+    ranks = browser.text("#ranks")
+    assert "memory\tfull filtered\t0.2836\t17.02 %" in ranks
+    assert "memory\tsampled filtered" in ranks
+    assert "disk\tsampled filtered" not in ranks
+    summary = browser.run("return document.querySelector('#summary').textContent")
+    assert "Test MRR" in summary
+    assert "full filtered" in summary
+    assert "Best possible" not in summary
+    assert "compute: memory 500 ms, disk 500 ms" in browser.run("return document.querySelector('#stages').innerHTML")
+    assert "planned to be written" in browser.run("return document.querySelector('#disk').textContent")
+    assert "Not here: memory (its rows are in memory)" in browser.text("#disk")
+    browser.click("#disk details summary")
+    assert "54\t4 MB\t3.9 MB\t25.0 %\t125 ms" in browser.text("#disk")
+    assert browser.console() == []
+
+
+def test_nodes_and_links_go_on_one_page(browser, tmp_path):
+    assert browser.open(report(tmp_path, write_run(tmp_path / "a", epochs=2), write_link_run(tmp_path / "b", epochs=2))) == "true"
+    assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and accuracy and ranks"
+    for metric in ("val_accuracy", "val_mrr"):
+        assert browser.count(f'path[data-metric="{metric}"]') == 1
+    assert "complex (edges are predicted without neighbours)" in browser.text("#sampled")
+    assert browser.count("#disk") == 0
+    assert browser.console() == []
 
 
 def test_a_run_that_has_just_begun_has_a_page(browser, tmp_path):

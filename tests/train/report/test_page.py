@@ -6,7 +6,7 @@ import string
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from training_runs import HOSTILE, hostile_run, report, write_repeats, write_run
+from training_runs import HOSTILE, hostile_run, report, write_link_run, write_repeats, write_run
 
 from headrace.train.report import write_report
 from headrace.train.report.page import page
@@ -44,6 +44,34 @@ def test_a_report_of_ten_long_runs_stays_small(tmp_path):
     assert (line["epoch"][0], line["epoch"][-1], len(line["epoch"])) == (0, 999, 1000)
 
 
+def test_a_run_of_links_has_ranks_stages_and_what_the_disk_did(tmp_path):
+    plan = {"predicted": {"read": 7e6, "written": 3.9e6, "seconds": 1.5}}
+    run = embedded(page([read_run(write_link_run(tmp_path / "a", disk=True, sampled=True, plan=plan))]))["runs"][0]
+    [line] = run["curves"]
+    assert run["links"]
+    assert line["val_mrr"][0] is None
+    assert line["val_mrr"][-1] == run["summary"]["val_mrr"] > 0.25
+    assert line["val_hits10"][-1] == pytest.approx(1.5 * line["val_mrr"][-1], rel=1e-3)
+    assert "val_accuracy" not in line
+    assert [row["name"] for row in run["summary"]["ranks"]] == ["full filtered", "full raw", "sampled filtered"]
+    assert run["summary"]["ranks"][0]["mrr"] == run["summary"]["val_mrr"]
+    assert run["summary"]["best_epochs"] == [5]
+    assert run["summary"]["predicted"]["written"] == 3.9e6
+    assert run["time"] == {"train": 2, "validate": 0.5}
+    assert [stage["seconds"] for stage in run["stages"]] == [0.5] * 6
+    [load] = run["loads"]
+    assert (load["in_flight"][0], load["disk_bytes_read"][0], load["disk_busy"][0]) == (16, 4_000_000, 0.25)
+    assert run["dataset"]["relations"] == 237
+    assert run["about"]["negatives_from"] == "any nodes"
+
+
+def test_the_best_epoch_of_links_so_far_is_that_of_the_highest_mrr(tmp_path):
+    summary = embedded(page([read_run(write_link_run(tmp_path / "a", epochs=4, end=None))]))["runs"][0]["summary"]
+    assert summary["best_epochs"] == [3]
+    assert summary["ranks"] == []
+    assert summary["val_mrr"] > 0.2
+
+
 def test_a_report_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path):
     run = write_run(tmp_path / "run", epochs=1)
     out = tmp_path / "out" / "report.html"
@@ -62,6 +90,7 @@ def test_a_report_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path)
 
 
 KEYS = ("epoch", "batch", "step", "seconds", "epoch_seconds", "loss", "val_accuracy", "time", "stages", "throughput", "sampled")
+KEYS += ("val_mrr", "valid", "test", "disk", "in_flight", "plan", "predicted", "hits@1", "mrr")
 KEYS += ("memory", "cache", "reason", "best_epoch", "busy", "name", "nodes", "mean", "item", "dataset", "options", "repeats")
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(string.printable + "\ud800", max_size=4)
 objects = st.recursive(leaves, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.sampled_from(KEYS), part, max_size=4))
@@ -73,7 +102,7 @@ lines = st.builds(lambda kind, rest: {"kind": kind, "epoch": 0} | rest, st.sampl
 @given(lines=st.lists(lines, max_size=6), about=records, other=objects)
 def test_whatever_the_files_hold_the_page_is_made(tmp_path, lines, about, other):
     span = {"ph": "X", "ts": 1, "dur": 1, "args": other, "tid": other}
-    (tmp_path / "options.json").write_text(json.dumps(about))
+    (tmp_path / "options.json").write_text(json.dumps({"task": "link"} | about if len(lines) % 2 else about))
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [span, other]}))
     (tmp_path / "result.json").write_text(json.dumps({"test_accuracy": other, "seconds": other}))

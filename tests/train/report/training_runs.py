@@ -78,6 +78,42 @@ def metrics(epochs: int, *, end="finished", full_batch=False, seed=0, speed=1.0)
     return lines
 
 
+def write_link_run(path: Path, *, name="complex", epochs=6, end="finished", disk=False, sampled=False, plan=None) -> Path:
+    """A run of link prediction as the trainer writes it, validated in every second epoch and at the end."""
+    path.mkdir(parents=True)
+    options = {"decoder": "complex", "dim": 100, "storage": "disk" if disk else "device", "staleness": 16 if disk else 1, "seed": 0}
+    dataset = {"spec": "fb15k237", "nodes": 14541, "edges": 272115, "relations": 237, "best_accuracy": None}
+    about = {"format": 1, "task": "link", "headrace": "0.1.0", "name": name, "started": "2026-11-15T12:00:00", "dataset": dataset}
+    about |= {"options": options, "parameters": 1501500, "negatives_from": "any nodes"} | ({"plan": plan} if plan else {})
+    (path / "options.json").write_text(json.dumps(about), encoding="utf-8")
+    kinds = ["full_filtered", "full_raw", *(["sampled_filtered"] if sampled else [])]
+    lines: list[dict] = []
+    for epoch in range(epochs):
+        mrr = 0.3 - 0.2 * math.exp(-epoch / 2)
+        measures = {
+            "mrr": mrr,
+            "hits@1": 0.6 * mrr,
+            "hits@3": 1.1 * mrr,
+            "hits@10": 1.5 * mrr,
+            "mean_rank": 200.0,
+            "candidates": 14541,
+        }
+        test = measures | {"ranking": "full", "measure": "filtered", "edges": 20466} | dict.fromkeys(kinds, measures)
+        validated = epoch % 2 or epoch == epochs - 1
+        parts = ("load", "to device", "compute", "from device", "update", "consumer")
+        stages = [{"name": part, "threads": 1, "items": 273, "busy": 0.5, "starved": 1.0, "held": 0.5} for part in parts]
+        line = {"kind": "epoch", "epoch": epoch, "step": 273 * (epoch + 1), "seconds": 2.5 * (epoch + 1), "epoch_seconds": 2.0}
+        line |= {"eval_seconds": 0.5, "loss": 4 - mrr, "val_mrr": mrr if validated else None, "valid": test if validated else None}
+        line |= {"throughput": {"edges": 136000.0, "bytes": 2e9}, "in_flight": 16 if disk else 1, "stages": stages}
+        line |= {"memory": {"resident": 3e8, "peak": 4e8}}
+        moved = {"loads": 54, "bytes_read": 4_000_000, "bytes_written": 3_900_000, "busy": 0.25, "stall_seconds": 0.125}
+        lines.append(line | ({"disk": moved} if disk else {}))
+    if end is not None:
+        lines.append({"kind": "end", "reason": end, "seconds": 16.0, "best_epoch": epochs - 1, "val_mrr": mrr, "test": test})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
 def write_trace(path: Path, batches: int = 60) -> None:
     """A trace as the pipeline writes it: two samplers and a gatherer ahead of the trainer."""
     trace = Trace()

@@ -13,17 +13,21 @@ _SMALL_POINTS = 200  # a line of a small chart, or of the batches behind a curve
 _MANY_EPOCHS = 100  # from here on the means of epochs show the shape, and batches only noise
 _DIGITS = 5
 
+HITS = (1, 3, 10)
 Column = list[float | None]
 
 
 def curves(run: Run) -> list[dict[str, Column]]:
-    """Loss and accuracies of each repeat against epoch and seconds. Repeats share the points that one line would have."""
+    """Loss and accuracies or ranks of each repeat against epoch and seconds. Repeats share the points that one line would have."""
     limit = max(_SMALL_POINTS, _POINTS // len(run.repeats))
-    names = ("epoch", "seconds", "loss", "train_accuracy", "val_accuracy")
-    return [
-        _thinned({name: [number(e.get(name)) for e in repeat.epochs] for name in names}, ("loss", "val_accuracy"), limit)
-        for repeat in run.repeats
-    ]
+    names = ("epoch", "seconds", "loss", "train_accuracy", "val_accuracy", "val_mrr")
+    lines = []
+    for repeat in run.repeats:
+        columns = {name: [number(e.get(name)) for e in repeat.epochs] for name in names}
+        for k in HITS:
+            columns[f"val_hits{k}"] = [number(record(e.get("valid")).get(f"hits@{k}")) for e in repeat.epochs]
+        lines.append(_thinned(columns, ("loss", "val_mrr" if run.links else "val_accuracy"), limit))
+    return lines
 
 
 def batch_losses(run: Run) -> list[dict[str, Column]]:
@@ -32,7 +36,7 @@ def batch_losses(run: Run) -> list[dict[str, Column]]:
 
 
 def loads(run: Run) -> list[dict[str, Column]]:
-    """Throughput, memory and reuse of buffers, of each repeat, per epoch."""
+    """Throughput, memory, reuse of buffers, batches in flight and what the disk did, of each repeat, per epoch."""
     lines = []
     for repeat in run.repeats:
         rows = [_load(epoch) for epoch in repeat.epochs]
@@ -78,6 +82,9 @@ def _load(epoch: Record) -> dict[str, float | None]:
     row: dict[str, Any] = {name: epoch.get(name) for name in ("epoch", "seconds")}
     row |= {name: throughput.get(name) for name in ("seeds", "edges", "bytes")}
     row |= {name: memory.get(name) for name in ("data", "resident", "peak", "buffers", "buffers_peak")}
+    row["in_flight"] = epoch.get("in_flight")
+    disk = record(epoch.get("disk"))
+    row |= {f"disk_{name}": disk.get(name) for name in ("loads", "bytes_read", "bytes_written", "busy", "stall_seconds")}
     row["reuse"] = hits / (hits + misses) if hits is not None and misses is not None and hits + misses > 0 else None
     return {name: number(value) for name, value in row.items()}
 

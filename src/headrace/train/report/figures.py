@@ -12,6 +12,8 @@ from headrace.train.report.read import Record, Repeat, Run, number, record, reco
 
 UNFINISHED = "still running or interrupted"
 
+MEASURES = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "candidates")
+
 _SPENT = ("busy", "starved", "held")
 
 
@@ -28,6 +30,9 @@ def summary(run: Run) -> dict[str, Any]:
         "val": _spread(run, "val_accuracy"),
         "test": _spread(run, "test_accuracy"),
         "best_accuracy": number(run.dataset.get("best_accuracy")),
+        "val_mrr": short(_val_mrr(run)),
+        "ranks": ranks(run),
+        "predicted": {name: number(value) for name, value in record(record(run.about.get("plan")).get("predicted")).items()},
         "median_epoch": short(statistics.median(times)) if times else None,
         "seconds": short(_seconds(run)),
         "peak": max(peaks, default=None),
@@ -45,17 +50,34 @@ def status(run: Run) -> str:
     return ", ".join(dict.fromkeys(str(end.get("reason", "ended")) for end in ends))
 
 
+def ranks(run: Run) -> list[dict[str, Any]]:
+    """How the true ends of test edges rank, each measure by its name: among all nodes or sampled ones, filtered or raw."""
+    test = record((run.repeats[0].end or {}).get("test"))
+    rows = []
+    for name in sorted(name for name in test if isinstance(test[name], dict)):
+        found = {measure: short(number(test[name].get(measure))) for measure in MEASURES}
+        rows.append({"name": name.replace("_", " "), "edges": number(test.get("edges")), **found})
+    return rows
+
+
 def time_parts(run: Run) -> dict[str, float | None]:
     """Seconds of an epoch by what the training thread did: the mean over all epochs."""
     times = [time for repeat in run.repeats for epoch in repeat.epochs if (time := record(epoch.get("time")))]
+    if run.links:
+        parts = {"train": "epoch_seconds", "validate": "eval_seconds"}
+        times = [{part: epoch.get(name) for part, name in parts.items()} for repeat in run.repeats for epoch in repeat.epochs]
     names = dict.fromkeys(name for time in times for name in time)
     return {name: short(sum(number(time.get(name)) or 0.0 for time in times) / len(times)) for name in names}
 
 
 def stages(run: Run) -> list[dict[str, Any]]:
-    """Of the seconds that the threads of each stage had, the shares in which they were busy, starved and held."""
+    """Of the seconds that the threads of each stage had, the shares in which they were busy, starved and held.
+
+    `seconds` are those that they were busy in an epoch, all together: the mean over all epochs.
+    """
     totals: dict[str, dict[str, float]] = {}
-    for epoch in (epoch for repeat in run.repeats for epoch in repeat.epochs):
+    epochs = [epoch for repeat in run.repeats for epoch in repeat.epochs]
+    for epoch in epochs:
         for stage in records(epoch.get("stages")):
             total = totals.setdefault(str(stage.get("name")), dict.fromkeys(("threads", "had", *_SPENT), 0.0))
             total["threads"] = threads = number(stage.get("threads")) or 1
@@ -65,7 +87,8 @@ def stages(run: Run) -> list[dict[str, Any]]:
             for part, seconds in spent.items():
                 total[part] += seconds
     return [
-        {"name": name, "threads": total["threads"]} | {part: short(total[part] / total["had"]) for part in _SPENT}
+        {"name": name, "threads": total["threads"], "seconds": short(total["busy"] / len(epochs))}
+        | {part: short(total[part] / total["had"]) for part in _SPENT}
         for name, total in totals.items()
         if total["had"] > 0
     ]
@@ -89,8 +112,18 @@ def _numbers(values: Iterable[object]) -> list[float]:
 
 def _best(repeat: Repeat) -> Record:
     """The epoch of the best validation so far; an empty record where none was validated."""
-    validated = [epoch for epoch in repeat.epochs if number(epoch.get("val_accuracy")) is not None]
-    return max(validated, key=lambda epoch: epoch["val_accuracy"], default={})
+    for name in ("val_accuracy", "val_mrr"):
+        validated = [epoch for epoch in repeat.epochs if number(epoch.get(name)) is not None]
+        if validated:
+            return max(validated, key=lambda epoch: epoch[name])
+    return {}
+
+
+def _val_mrr(run: Run) -> float | None:
+    """What the run ended with, or the best so far."""
+    repeat = run.repeats[0]
+    ended = number((repeat.end or {}).get("val_mrr"))
+    return ended if ended is not None else number(_best(repeat).get("val_mrr"))
 
 
 def _best_epoch(repeat: Repeat) -> float | None:

@@ -24,6 +24,7 @@ from headrace.train.report.timeline import timeline
 
 # In the order in which one builds on another.
 _SCRIPTS = ("state", "format", "dom", "axes", "lines", "bars", "timeline", "tables", "series", "sections", "page")
+_ABOUT = ("task", "started", "headrace", "negatives_from")
 
 
 def write_report(runs: Sequence[Path], out: Path) -> None:
@@ -72,12 +73,13 @@ def _drawn(run: Run) -> dict[str, Any]:
     return {
         "name": run.name,
         "path": str(run.path),
-        "about": {name: _as_text(run.about[name]) for name in ("task", "started", "headrace") if name in run.about},
+        "about": {name: _as_text(run.about[name]) for name in _ABOUT if name in run.about},
         "dataset": {
             "spec": _as_text(run.dataset.get("spec") or run.dataset.get("name") or ""),
             "multi_label": run.dataset.get("multi_label") is True,
         }
-        | {name: number(run.dataset.get(name)) for name in ("nodes", "edges", "features", "classes")},
+        | {name: number(run.dataset.get(name)) for name in ("nodes", "edges", "features", "classes", "relations")},
+        "links": run.links,
         "repeats": [repeat.label for repeat in run.repeats],
         "summary": figures.summary(run),
         "curves": curves.curves(run),

@@ -48,6 +48,11 @@ class Run:
         return len(self.repeats) > 1 or (number(self.options.get("repeats")) or 1) > 1
 
     @property
+    def links(self) -> bool:
+        """Whether edges were to be predicted, so that ranks say how well."""
+        return self.about.get("task") == "link"
+
+    @property
     def options(self) -> Record:
         return record(self.about.get("options"))
 

@@ -41,8 +41,9 @@ function stackedBars(width, rows, full, label) {
 }
 
 // `groups`: [{ name, bars: [{ run, value }] }].
-function groupedBars(width, groups, label, format) {
-  const [bar, gap, left, right] = [16, 14, 54, 64];
+function groupedBars(width, groups, label, format, exact = count) {
+  const [bar, gap, right] = [16, 14, 64];
+  const left = Math.max(54, 12 + most(groups.map((group) => textWidth(group.name))));
   const longest = most(groups.flatMap((group) => group.bars.map((entry) => entry.value))) || 1;
   const height = groups.reduce((sum, group) => sum + group.bars.length * bar + gap, 0);
   const target = drawing(width, height, label);
@@ -56,7 +57,7 @@ function groupedBars(width, groups, label, format) {
       const row = svg("g", { "data-run": entry.run.index },
         svg("rect", { class: `bar run-${entry.run.index % 8}`, ...place }),
         svg("text", { class: "bar-value", x: left + length + 6, y: top + 12 }, format(entry.value)));
-      target.append(withTip(row, html("strong", {}, entry.run.name), html("div", {}, `${group.name}: ${count(entry.value)}`)));
+      target.append(withTip(row, html("strong", {}, entry.run.name), html("div", {}, `${group.name}: ${exact(entry.value)}`)));
       top += bar;
     });
     top += gap;

@@ -7,7 +7,7 @@ const redraws = [];
 function heading() {
   const title = report.runs.length === 1 ? report.runs[0].name : `${report.runs.length} runs compared`;
   const { dataset } = report.runs[0];
-  const about = oneDataset() ? [dataset.spec, graphSize(dataset, ["nodes", "edges", "features", "classes"])] : [];
+  const about = oneDataset() ? [dataset.spec, graphSize(dataset, ["nodes", "edges", "relations", "features", "classes"])] : [];
   const facts = [...about, `headrace ${report.headrace}`, `written ${report.written}`];
   document.getElementById("head").append(
     html("h1", {}, title),
@@ -60,8 +60,10 @@ function section(id, title, intro, ...children) {
 function buildSection(about) {
   const having = report.runs.filter(about.has);
   const began = (run) => run.summary.epochs.some((epochs) => epochs > 0);
-  const reason = (run) => (began(run) || about.id === "timeline" ? about.absent : "no epoch has ended yet");
+  const absent = typeof about.absent === "function" ? about.absent : () => about.absent;
+  const reason = (run) => (began(run) || about.id === "timeline" ? absent(run) : "no epoch has ended yet");
   const lacking = report.runs.filter((run) => !about.has(run));
+  if (!having.length && about.optional) return;
   if (!having.length) {
     const reasons = [...new Set(lacking.map(reason))].join("; ");
     section(about.id, about.title, null, html("p", { class: "muted absent" }, `Nothing to show: ${reasons}.`));
@@ -70,7 +72,8 @@ function buildSection(about) {
   const grid = html("div", { class: "charts" });
   const intro = typeof about.intro === "function" ? about.intro(having) : about.intro;
   const element = section(about.id, about.title, intro, about.key?.(), grid);
-  about.charts.filter((chart) => !chart.run || about.has(chart.run)).forEach((chart) => grid.append(buildChart(chart, about)));
+  const drawn = (chart) => (chart.run ? about.has(chart.run) : having.some(chart.has || about.has));
+  about.charts.filter(drawn).forEach((chart) => grid.append(buildChart(chart, about)));
   if (about.table) {
     const { details, build } = dataTable((runs) => about.table(runs.filter(about.has)));
     element.append(details);
@@ -86,7 +89,8 @@ function buildChart(chart, about) {
   const slot = html("div", { class: "slot" });
   const caption = html("figcaption");
   const figure = html("figure", { class: chart.wide && "wide" }, caption, slot);
-  const runs = () => shownRuns().filter((run) => about.has(run) && (!chart.run || run === chart.run));
+  const has = (run) => about.has(run) && (!chart.has || chart.has(run));
+  const runs = () => shownRuns().filter((run) => has(run) && (!chart.run || run === chart.run));
   const table = chart.table && dataTable(() => chart.table(runs()));
   if (table) figure.append(table.details);
   redraws.push(() => {

@@ -19,7 +19,7 @@ const lossChart = {
 
 const accuracyName = report.runs.every((run) => run.dataset.multi_label) ? "Micro-F1" : "Accuracy";
 const accuracyChart = {
-  title: accuracyName,
+  title: accuracyName, has: (run) => !isLink(run),
   key: (runs) => {
     const level = bestLevels(runs).length ? [["level", "best possible"]] : [];
     return lineKey([["solid", "validation"], ["dashed", "train"], ...level]);
@@ -31,6 +31,26 @@ const accuracyChart = {
     levels: bestLevels(runs), marks: bestMarks(runs),
   }),
 };
+
+const mrrChart = {
+  title: "Validation MRR", has: recorded("curves", "val_mrr"),
+  draw: (width, runs) => lineChart(width, 300, {
+    title: "Validation MRR", name: "mean reciprocal rank", format: plain, metrics: { val_mrr: "mrr" },
+    series: plotted(runs, "curves", "val_mrr", "solid"), marks: bestMarks(runs, "val_mrr"),
+  }),
+};
+
+const hitsChart = {
+  title: "Validation hits@k", has: recorded("curves", ...Object.keys(hitLines)),
+  key: () => lineKey(Object.values(hitLines)),
+  draw: (width, runs) => lineChart(width, 300, {
+    title: "Validation hits@k", name: "share ranked k or better", format: share,
+    metrics: Object.fromEntries(Object.entries(hitLines).map(([name, [, words]]) => [name, words])),
+    series: Object.entries(hitLines).flatMap(([name, [kind]]) => plotted(runs, "curves", name, kind)),
+  }),
+};
+
+const rankChart = { wide: true, draw: (width, runs) => plainTable(rankTable(runs)) };
 
 const timeChart = {
   wide: true,
@@ -55,11 +75,21 @@ function stageChart(run) {
   };
 }
 
+const stageSeconds = {
+  title: "Seconds of an epoch that a stage is busy", wide: true,
+  draw: (width, runs) => {
+    const groups = stageGroups(runs);
+    const bars = (group) => group.bars.map((entry) => `${entry.run.name} ${duration(entry.value)}`).join(", ");
+    const words = `Seconds of stages: ${groups.map((group) => `${group.name}: ${bars(group)}`).join("; ")}.`;
+    return groupedBars(width, groups, words, duration, duration);
+  },
+};
+
 function stageTable(runs) {
   return {
-    columns: ["run", "stage", "threads", "busy", "starved", "held"],
-    rows: runs.flatMap((run) => run.stages.map((stage) =>
-      [run.name, stage.name, stage.threads, percent(stage.busy), percent(stage.starved), percent(stage.held)])),
+    columns: ["run", "stage", "threads", "seconds", "busy", "starved", "held"],
+    rows: runs.flatMap((run) => run.stages.map((stage) => [run.name, stage.name, stage.threads, duration(stage.seconds),
+      percent(stage.busy), percent(stage.starved), percent(stage.held)])),
   };
 }
 
@@ -79,24 +109,32 @@ function hopChart(title, what) {
 }
 
 // `metrics`: { column: [kind of line, words] }.
-function loadChart(title, name, format, metrics) {
+function loadChart(title, name, format, metrics, levels = () => []) {
   const words = Object.fromEntries(Object.entries(metrics).map(([metric, [, said]]) => [metric, said]));
   return {
-    title,
+    title, has: recorded("loads", ...Object.keys(metrics)),
     key: () => (Object.keys(metrics).length > 1 ? lineKey(Object.values(metrics)) : null),
     draw: (width, runs) => lineChart(width, 210, {
-      title, name, format, zero: true, metrics: words,
+      title, name, format, zero: true, metrics: words, levels: levels(runs),
       series: Object.entries(metrics).flatMap(([metric, [kind]]) => plotted(runs, "loads", metric, kind)),
     }),
   };
 }
 
+const scores = [report.runs.some((run) => !isLink(run)) && "accuracy", report.runs.some(isLink) && "ranks"].filter(Boolean);
+
 const sections = [
   {
-    id: "curves", title: "Loss and accuracy", charts: [lossChart, accuracyChart], table: curveTable,
+    id: "curves", title: `Loss and ${scores.join(" and ")}`, charts: [lossChart, accuracyChart, mrrChart, hitsChart], table: curveTable,
     intro: (runs) => `A ring marks the best validation.${runs.some(hasBatches) ? " Faint lines are single batches." : ""}`,
-    has: (run) => recorded("curves", "loss", "train_accuracy", "val_accuracy")(run) || hasBatches(run),
-    absent: "no loss or accuracy was recorded",
+    has: (run) => recorded("curves", "loss", "train_accuracy", "val_accuracy", "val_mrr")(run) || hasBatches(run),
+    absent: "no loss or score was recorded",
+  },
+  {
+    id: "ranks", title: "How true ends of test edges rank", charts: [rankChart], optional: true,
+    intro: "Among all nodes (full) or sampled ones; filtered leaves other true answers out, raw does not. "
+      + "Only measures of one name can be compared.",
+    has: (run) => run.summary.ranks.length > 0, absent: "there is no test result",
   },
   {
     id: "time", title: "Where the time of an epoch went", charts: [timeChart],
@@ -104,7 +142,7 @@ const sections = [
     has: (run) => Object.keys(run.time).length > 0, absent: "no times were recorded",
   },
   {
-    id: "stages", title: "Stage occupancy", charts: report.runs.map(stageChart), table: stageTable,
+    id: "stages", title: "Stage occupancy", charts: [...report.runs.map(stageChart), stageSeconds], table: stageTable,
     intro: "Of the time that a stage's threads had: busy working, starved (waiting for the stage before), "
       + "held (far enough ahead). The busiest stage sets the pace.",
     key: () => partKey(["busy", "starved", "held"]),
@@ -122,7 +160,8 @@ const sections = [
   {
     id: "sampled", title: "Sampled sizes", charts: [hopChart("Nodes of a batch", "nodes"), hopChart("Edges of a batch", "edges")],
     intro: "What each hop added to a batch, mean over the epochs.",
-    has: (run) => run.sampled.nodes.length + run.sampled.edges.length > 0, absent: "a full-batch run samples nothing",
+    has: (run) => run.sampled.nodes.length + run.sampled.edges.length > 0, optional: report.runs.every(isLink),
+    absent: (run) => (isLink(run) ? "edges are predicted without neighbours" : "a full-batch run samples nothing"),
   },
   {
     id: "throughput", title: "Throughput", intro: "Per second of each epoch.", table: loadTable,
@@ -130,8 +169,20 @@ const sections = [
       loadChart("Seeds", "seeds/s", compact, { seeds: ["solid", "seeds/s"] }),
       loadChart("Edges", "edges/s", compact, { edges: ["solid", "edges/s"] }),
       loadChart("Bytes", "GB/s", gigabytes, { bytes: ["solid", "rows moved"] }),
+      loadChart("Batches in flight, at the most", "batches", count, { in_flight: ["solid", "batches"] }),
     ],
-    has: recorded("loads", "seeds", "edges", "bytes"), absent: "no throughput was recorded",
+    has: recorded("loads", "seeds", "edges", "bytes", "in_flight"), absent: "no throughput was recorded",
+  },
+  {
+    id: "disk", title: "Disk", intro: "Of each epoch, the first of which also fills the buffer.", table: diskTable, optional: true,
+    charts: [
+      loadChart("Bytes of rows and state", "bytes", bytes,
+        { disk_bytes_read: ["solid", "read"], disk_bytes_written: ["dashed", "written"] },
+        (runs) => plannedLevels(runs, ["written"])),
+      loadChart("Busy", "share of the epoch", share, { disk_busy: ["solid", "busy"] }),
+      loadChart("Waited for partitions", "seconds", duration, { disk_stall_seconds: ["solid", "waited for"] }),
+    ],
+    has: recorded("loads", "disk_bytes_read"), absent: "its rows are in memory",
   },
   {
     id: "memory", title: "Memory", intro: "At the end of each epoch.", table: loadTable,

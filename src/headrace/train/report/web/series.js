@@ -13,7 +13,7 @@ const hasBatches = recorded("batches", "loss");
 
 function plotted(runs, part, column, kind, metric = column) {
   return runs.flatMap((run) => run[part].map((columns, repeat) => ({
-    run, metric, kind, repeat: run.repeats.length > 1 ? repeat : null, joined: column === "val_accuracy",
+    run, metric, kind, repeat: run.repeats.length > 1 ? repeat : null, joined: column.startsWith("val_"),
     x: columns[state.x], y: columns[column],
   })));
 }
@@ -29,9 +29,34 @@ function columnTable(part, names) {
   });
 }
 
-const curveTable = columnTable("curves", {
-  epoch: ["epoch", count], seconds: ["time", duration], loss: ["loss", plain],
-  train_accuracy: ["train", (value) => percent(value, 2)], val_accuracy: ["validation", (value) => percent(value, 2)],
+const hitLines = { val_hits10: ["solid", "hits@10"], val_hits3: ["dashed", "hits@3"], val_hits1: ["dotted", "hits@1"] };
+const curveColumns = { epoch: ["epoch", count], seconds: ["time", duration], loss: ["loss", plain] };
+const percents = (value) => percent(value, 2);
+
+function curveTable(runs) {
+  const accuracy = { train_accuracy: ["train", percents], val_accuracy: ["validation", percents] };
+  const hits = Object.entries(hitLines).map(([name, [, words]]) => [name, [words, percents]]);
+  const ranks = { val_mrr: ["mrr", plain], ...Object.fromEntries(hits) };
+  const wanted = { ...(runs.every(isLink) ? {} : accuracy), ...(runs.some(isLink) ? ranks : {}) };
+  return columnTable("curves", { ...curveColumns, ...wanted })(runs);
+}
+
+function isLink(run) {
+  return run.links;
+}
+
+function rankTable(runs) {
+  const hits = ["hits@1", "hits@3", "hits@10"];
+  return {
+    columns: ["run", "ranked", "mrr", ...hits, "mean rank", "candidates", "edges"],
+    rows: runs.flatMap((run) => run.summary.ranks.map((row) => [run.name, row.name, plain(row.mrr),
+      ...hits.map((name) => percents(row[name])), plain(row.mean_rank), count(row.candidates), count(row.edges)])),
+  };
+}
+
+const diskTable = columnTable("loads", {
+  epoch: ["epoch", count], seconds: ["time", duration], disk_loads: ["loads", count], disk_bytes_read: ["read", bytes],
+  disk_bytes_written: ["written", bytes], disk_busy: ["busy", (value) => percent(value)], disk_stall_seconds: ["waited for", duration],
 });
 
 const loadTable = columnTable("loads", {
@@ -40,10 +65,10 @@ const loadTable = columnTable("loads", {
   buffers: ["buffers", bytes], buffers_peak: ["buffers, peak", bytes], reuse: ["reused", (value) => percent(value)],
 });
 
-function bestMarks(runs) {
+function bestMarks(runs, column = "val_accuracy") {
   return runs.flatMap((run) => run.curves.flatMap((columns, repeat) => {
     const i = (columns.epoch || []).indexOf(run.summary.best_epochs[repeat]);
-    const [x, y] = [columns[state.x]?.[i], columns.val_accuracy?.[i]];
+    const [x, y] = [columns[state.x]?.[i], columns[column]?.[i]];
     return known(x) && known(y) ? [{ run, x, y }] : [];
   }));
 }
@@ -80,6 +105,22 @@ function stageRows(run) {
     run, label: `${stage.name}, ${plural(stage.threads, "thread")}`, note: `busy ${percent(stage.busy, 0)}`,
     parts: ["busy", "starved", "held"].map((name) => part(name, stage[name])),
   }));
+}
+
+// Seconds that each stage was busy in an epoch: stages overlap, so they are no parts of a whole.
+function stageGroups(runs) {
+  const names = [...new Set(runs.flatMap((run) => run.stages.map((stage) => stage.name)))];
+  return names.map((name) => ({
+    name,
+    bars: runs.map((run) => ({ run, value: run.stages.find((stage) => stage.name === name)?.seconds }))
+      .filter((entry) => known(entry.value)),
+  }));
+}
+
+// What plans said of the bytes of an epoch.
+function plannedLevels(runs, names) {
+  return runs.flatMap((run) => names.filter((name) => known(run.summary.predicted[name])).map((name) =>
+    ({ y: run.summary.predicted[name], text: `planned to be ${name}${runs.length > 1 ? `, ${run.name}` : ""}` })));
 }
 
 function inWords(rows) {

@@ -23,9 +23,15 @@ const summaryColumns = [
   { name: "Parameters", number: true, cell: (run) => [count(run.summary.parameters)] },
   { name: "Epochs", number: true, cell: (run) => [each(run.summary.epochs), small(repeatCount(run))] },
   { name: "Best epoch", number: true, cell: (run) => [each(run.summary.best_epochs)] },
-  { name: "Validation", number: true, best: (run) => run.summary.val?.mean, cell: (run) => [spread(run.summary.val)] },
-  { name: "Test", number: true, best: (run) => run.summary.test?.mean, cell: (run) => [spread(run.summary.test)] },
-  { name: "Best possible", number: true, cell: (run) => [percent(run.summary.best_accuracy, 2)] },
+  ...(report.runs.every(isLink) ? [] : [
+    { name: "Validation", number: true, best: (run) => run.summary.val?.mean, cell: (run) => [spread(run.summary.val)] },
+    { name: "Test", number: true, best: (run) => run.summary.test?.mean, cell: (run) => [spread(run.summary.test)] },
+    { name: "Best possible", number: true, cell: (run) => [percent(run.summary.best_accuracy, 2)] },
+  ]),
+  ...(report.runs.some(isLink) ? [
+    { name: "Validation MRR", number: true, cell: (run) => [plain(run.summary.val_mrr)] },
+    { name: "Test MRR", number: true, cell: (run) => [plain(run.summary.ranks[0]?.mrr), small(run.summary.ranks[0]?.name)] },
+  ] : []),
   {
     name: "Median epoch", number: true, best: (run) => negated(run.summary.median_epoch),
     cell: (run) => [duration(run.summary.median_epoch)],
