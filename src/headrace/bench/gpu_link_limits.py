@@ -11,8 +11,8 @@ from time import perf_counter
 import torch
 
 from headrace.bench.gpu import copy_rate, seconds_of
-from headrace.bench.out_of_core import disk_rate
 from headrace.bench.setting import Setting
+from headrace.plan.link_probe import disk_rate
 from headrace.train import LinkOptions
 
 
