@@ -73,9 +73,10 @@ Joined joined_of(const std::string& name) {
     fail("decoder must be dot, distmult or complex, not ", name);
 }
 
-double step_of(LinkWorkspace& workspace, const std::string& decoder, Floats rows, Floats state, In1<int64_t> place,
-               In1<int64_t> relation, FloatsOut parameters, FloatsOut parameter_state, std::optional<In1<int64_t>> hidden,
-               FloatsOut delta, FloatsOut delta_state, int64_t chunks, bool reciprocal, const std::string& optimizer,
+double step_of(LinkWorkspace& workspace, const std::string& decoder, FloatsOut rows, FloatsOut state,
+               std::optional<In1<int64_t>> ids, In1<int64_t> place, In1<int64_t> relation, FloatsOut parameters,
+               FloatsOut parameter_state, std::optional<In1<int64_t>> hidden, std::optional<FloatsOut> delta,
+               std::optional<FloatsOut> delta_state, int64_t chunks, bool reciprocal, const std::string& optimizer,
                const std::string& relation_optimizer, double lr, double eps, int threads) {
     LinkStep in;
     in.kind = joined_of(decoder);
@@ -83,7 +84,9 @@ double step_of(LinkWorkspace& workspace, const std::string& decoder, Floats rows
     in.edges = length(relation);
     in.chunks = chunks;
     in.width = static_cast<int64_t>(rows.shape(1));
-    in.row_count = length(rows);
+    in.table_rows = length(rows);
+    in.row_count = ids ? length(*ids) : in.table_rows;
+    if (ids) in.ids = ids->data();
     if (chunks < 1 || in.edges % chunks) fail("chunks must divide the number of edges");
     const int64_t drawn = length(place) - 2 * in.edges;
     if (drawn < 0 || drawn % chunks) fail("place must name the heads, the tails and as many negatives for every chunk");
@@ -95,10 +98,16 @@ double step_of(LinkWorkspace& workspace, const std::string& decoder, Floats rows
     in.update = {optimizer_of(optimizer), static_cast<float>(lr), static_cast<float>(eps)};
     in.relation_update = {optimizer_of(relation_optimizer), static_cast<float>(lr), static_cast<float>(eps)};
     if (in.relation_update.optimizer == Optimizer::row_adagrad) fail("relations are updated by adagrad or sgd");
-    check_state(in.update, in.row_count, in.width, state, "state");
+    check_state(in.update, in.table_rows, in.width, Floats(state), "state");
     if (related) check_state(in.relation_update, length(parameters), in.width, Floats(parameter_state), "parameter_state");
-    check_same(rows, delta, "rows and delta");
-    check_same(state, delta_state, "state and delta_state");
+    if (delta.has_value() != delta_state.has_value()) fail("delta and delta_state must be given together");
+    if (delta) {
+        if (length(*delta) != in.row_count || delta->shape(1) != rows.shape(1)) fail("delta must have a row for each that is used");
+        if (length(*delta_state) != in.row_count || delta_state->shape(1) != state.shape(1))
+            fail("delta_state must have a row for each that is used");
+        in.delta = delta->data();
+        in.delta_state = delta_state->data();
+    }
     in.rows = rows.data();
     in.state = state.data();
     in.place = place.data();
@@ -107,8 +116,6 @@ double step_of(LinkWorkspace& workspace, const std::string& decoder, Floats rows
     in.hidden_count = hidden ? length(*hidden) : 0;
     in.parameters = parameters.data();
     in.parameter_state = parameter_state.data();
-    in.delta = delta.data();
-    in.delta_state = delta_state.data();
     nb::gil_scoped_release release;
     return workspace.step(in, threads);
 }
@@ -133,9 +140,10 @@ void bind_link(nb::module_& m) {
     m.def("number_ids", &numbered, "ids"_a.noconvert());
     nb::class_<LinkWorkspace>(m, "LinkWorkspace")
         .def(nb::init<>())
-        .def("step", &step_of, "decoder"_a, nb::kw_only(), "rows"_a.noconvert(), "state"_a.noconvert(), "place"_a.noconvert(),
-             "relation"_a.noconvert(), "parameters"_a.noconvert(), "parameter_state"_a.noconvert(), "hidden"_a.none().noconvert(),
-             "delta"_a.noconvert(), "delta_state"_a.noconvert(), "chunks"_a, "reciprocal"_a, "optimizer"_a, "relation_optimizer"_a,
+        .def("step", &step_of, "decoder"_a, nb::kw_only(), "rows"_a.noconvert(), "state"_a.noconvert(),
+             "ids"_a.none().noconvert(), "place"_a.noconvert(), "relation"_a.noconvert(), "parameters"_a.noconvert(),
+             "parameter_state"_a.noconvert(), "hidden"_a.none().noconvert(), "delta"_a.none().noconvert(),
+             "delta_state"_a.none().noconvert(), "chunks"_a, "reciprocal"_a, "optimizer"_a, "relation_optimizer"_a,
              "lr"_a, "eps"_a, "threads"_a);
 }
 

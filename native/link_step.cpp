@@ -5,6 +5,8 @@
 namespace headrace {
 namespace {
 
+constexpr int64_t kAhead = 4;  // rows under way
+
 void grow(Array<float>& array, int64_t size) {
     if (array.size() >= size) return;
     array.reset();
@@ -14,6 +16,7 @@ void grow(Array<float>& array, int64_t size) {
 void check(const LinkStep& in) {
     const int64_t places = 2 * in.edges + in.chunks * in.negatives;
     for (int64_t i = 0; i < places; ++i) require(in.place[i] >= 0 && in.place[i] < in.row_count, "place out of range");
+    for (int64_t i = 0; i < in.row_count; ++i) require(in.at(i) >= 0 && in.at(i) < in.table_rows, "id out of range");
     if (in.kind == Joined::dot) return;
     for (int64_t i = 0; i < in.edges; ++i)
         require(in.relation[i] >= 0 && in.relation[i] < in.relations, "relation out of range");
@@ -54,14 +57,14 @@ double LinkWorkspace::step(const LinkStep& in, int threads) {
             error.set("there is not enough memory for a thread's scratch");
         }
         laid.share = 1.0f / static_cast<float>(std::max<int64_t>(2 * in.edges, 1));
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < tasks; ++task)
             if (!error.any()) block(in, cuts, task, laid, scratch);
-#pragma omp for schedule(static) nowait
+#pragma omp for schedule(dynamic, 64) nowait
         for (int64_t row = 0; row < in.row_count; ++row)
             if (!error.any()) update_row(in, cuts, row, scratch);
         if (related) {
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, 64)
             for (int64_t relation = 0; relation < in.relations; ++relation)
                 if (!error.any()) update_relation(in, relation, scratch);
         }
@@ -76,7 +79,10 @@ void LinkWorkspace::block(const LinkStep& in, const QuestionBlocks& cuts, int64_
     const VectorTable& vector = vector_table();
     const int64_t chunk = task / cuts.blocks, which = task % cuts.blocks, stride = block.stride, width = in.width, n = in.negatives;
     const int64_t count = cuts.count(which, 0), first = chunk * (in.edges / in.chunks) + cuts.begin(which, 0);
-    const auto row = [&](int64_t position) { return in.rows + in.place[position] * width; };
+    const auto row = [&](int64_t position) -> const float* { return in.rows + in.at(in.place[position]) * width; };
+    const auto request = [&](int64_t position) {
+        for (int64_t j = 0; j < width; j += 16) prefetch(row(position) + j);
+    };
     const auto parameters = [&](int64_t edge, bool of_head) {
         if (in.kind == Joined::dot) return in.parameters;
         return in.parameters + (in.relation[edge] + (of_head && in.reciprocal ? in.relations : 0)) * width;
@@ -84,6 +90,10 @@ void LinkWorkspace::block(const LinkStep& in, const QuestionBlocks& cuts, int64_
     const bool inverse = !in.reciprocal;
     for (int64_t i = 0; i < count; ++i) {
         const int64_t edge = first + i, head = edge, tail = in.edges + edge;
+        if (i + kAhead < count) {
+            request(head + kAhead);
+            request(tail + kAhead);
+        }
         vector.join(in.kind, row(head), parameters(edge, false), false, width, scratch.query + i * stride);
         vector.join(in.kind, row(tail), parameters(edge, true), inverse, width, scratch.query + (count + i) * stride);
         scratch.answer[i] = row(tail);
@@ -94,6 +104,7 @@ void LinkWorkspace::block(const LinkStep& in, const QuestionBlocks& cuts, int64_
     for (int64_t j = 0; j < block.across; ++j) scratch.candidate_node[j] = -1;
     for (int64_t j = 0; j < n; ++j) {
         const int64_t position = 2 * in.edges + chunk * n + j;
+        if (j + kAhead < n) request(position + kAhead);
         std::memcpy(scratch.candidate + j * stride, row(position), static_cast<size_t>(width) * 4);
         scratch.candidate_node[j] = static_cast<int32_t>(in.place[position]);
     }
@@ -137,8 +148,16 @@ void LinkWorkspace::update_row(const LinkStep& in, const QuestionBlocks& cuts, i
         }
         vector.add_row(grad, part, nullptr, width);
     }
-    const int64_t state = row * in.update.state_width(width);
-    in.update.row(vector, grad, in.state + state, width, in.delta + row * width, in.delta_state + state);
+    const int64_t states = in.update.state_width(width);
+    float *to = in.rows + in.at(row) * width, *state = in.state + in.at(row) * states;
+    if (in.delta) {
+        in.update.row(vector, grad, state, width, in.delta + row * width, in.delta_state + row * states);
+        return;
+    }
+    float *delta = of_blocks, *squares = scratch.query;
+    in.update.row(vector, grad, state, width, delta, squares);
+    vector.add_row(to, delta, nullptr, width);
+    vector.add_row(state, squares, nullptr, states);
 }
 
 void LinkWorkspace::update_relation(const LinkStep& in, int64_t relation, BlockScratch& scratch) {
@@ -156,8 +175,7 @@ void LinkWorkspace::update_relation(const LinkStep& in, int64_t relation, BlockS
         const int64_t at = relation + side * in.relations, state = at * in.relation_update.state_width(width);
         in.relation_update.row(vector, grad, in.parameter_state + state, width, delta, squares);
         vector.add_row(in.parameters + at * width, delta, nullptr, width);
-        if (in.relation_update.optimizer != Optimizer::sgd)
-            vector.add_row(in.parameter_state + state, squares, nullptr, width);
+        vector.add_row(in.parameter_state + state, squares, nullptr, in.relation_update.state_width(width));
     }
 }
 

@@ -17,8 +17,10 @@ struct LinkStep {
     bool reciprocal = false;             // questions for heads have relations of their own, behind the others
     int64_t edges = 0, chunks = 1, negatives = 0, width = 0;
     int64_t row_count = 0, relations = 0;
-    const float* rows = nullptr;         // [row_count, width]
-    const float* state = nullptr;        // [row_count, state]
+    int64_t table_rows = 0;              // of `rows` and `state`
+    const int64_t* ids = nullptr;        // [row_count] where in `rows` and `state` each row is, none twice; null: row i is there
+    float* rows = nullptr;               // [table_rows, width]
+    float* state = nullptr;              // [table_rows, state]
     const int64_t* place = nullptr;      // [2 edges + chunks * negatives] which row: heads, tails, negatives
     const int64_t* relation = nullptr;   // [edges]
     const int64_t* hidden = nullptr;     // as in SharedSoftmax, beside negatives that are the answer
@@ -26,7 +28,8 @@ struct LinkStep {
     float* parameters = nullptr;         // [relations, twice if reciprocal; width]: updated
     float* parameter_state = nullptr;    // likewise
     RowUpdate update, relation_update;
-    float* delta = nullptr;              // [row_count, width] what is to be added to rows
+    int64_t at(int64_t row) const { return ids ? ids[row] : row; }
+    float* delta = nullptr;              // [row_count, width] what is to be added to rows; null: it is added to them
     float* delta_state = nullptr;        // [row_count, state]
 };
 

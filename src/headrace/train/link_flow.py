@@ -30,7 +30,7 @@ from headrace.store import InMemory, TrainedRows
 from headrace.train.copies import Copies
 from headrace.train.link_batches import EdgeBatch
 from headrace.train.link_options import LinkOptions
-from headrace.train.link_step import NativeStep, has_native_step, numbered
+from headrace.train.link_step import NativeStep, StepEdges, has_native_step, numbered
 from headrace.train.row_optimizer import RowOptimizer
 
 
@@ -88,6 +88,8 @@ class LinkFlow:
         self.step: NativeStep | None = None
         if has_native_step(decoder, options):
             self.step = NativeStep(decoder, self.optimizer, self.relation_optimizer, threads=options.threads)
+        # Rows in main memory are stepped where they are: no copies, and none is ever stale.
+        self.in_place = self.step is not None and isinstance(rows, InMemory) and rows.rows.dtype == torch.float32
         self.shares = options.loss == "softmax" and type(decoder) in (Dot, DistMult, ComplEx, RESCAL) and self.device.type == "cpu"
         self.loss = loss_named(options.loss, margin=options.margin, temperature=options.temperature)
         power = {"none": 0, "n3": 3, "l1": 1, "l2": 2, "l3": 3}[options.regularizer]
@@ -116,7 +118,7 @@ class LinkFlow:
 
     def load(self, batch: LinkBatch) -> LinkBatch:
         """Draw negatives, number the nodes, and gather rows that are on the host."""
-        head, relation, tail = self.triples[batch.edges.positions].long().unbind(1)
+        head, relation, tail = self.triples.index_select(0, batch.edges.positions).long().unbind(1)
         batch.relation = relation = relation.contiguous()
         if self.negatives is None:
             batch.place = torch.cat([head, tail])
@@ -128,6 +130,9 @@ class LinkFlow:
         batch.ids, batch.place = numbered(torch.cat([head, tail, drawn.flatten()]))
         if self.step is None or self.known is not None:  # the native step sees by itself which negatives are the answer
             batch.hidden = self._hidden(head, relation, tail, drawn)
+        if self.in_place:
+            batch.bytes = len(batch.ids) * 4 * (self.rows.width + self.rows.state_width)
+            return batch
         if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
             batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
         else:
@@ -173,20 +178,17 @@ class LinkFlow:
         return batch
 
     def _native_step(self, step: NativeStep, batch: LinkBatch) -> LinkBatch:
-        assert batch.rows is not None
-        assert batch.state is not None
+        assert batch.ids is not None
         assert batch.place is not None
         assert batch.relation is not None
-        loss, batch.rows, batch.state = step(
-            batch.rows,
-            batch.state,
-            place=batch.place,
-            relation=batch.relation,
-            relation_state=self.relation_state,
-            hidden=batch.hidden,
-            chunks=batch.chunks,
-            lr=batch.lr,
-        )
+        edges = StepEdges(batch.place, batch.relation, self.relation_state, batch.hidden, batch.chunks, batch.lr)
+        if self.in_place:
+            assert isinstance(self.rows, InMemory)
+            loss = step.update_(self.rows.rows, self.rows.state, batch.ids, edges)
+        else:
+            assert batch.rows is not None
+            assert batch.state is not None
+            loss, batch.rows, batch.state = step.deltas(batch.rows, batch.state, edges)
         batch.loss = torch.tensor(loss)
         return batch
 
@@ -201,6 +203,9 @@ class LinkFlow:
 
     def update(self, batch: LinkBatch) -> LinkBatch:
         """Add deltas to rows and state; let go of the partitions."""
+        if self.in_place:
+            batch.place = batch.hidden = None
+            return batch
         try:
             assert batch.rows is not None
             assert batch.state is not None

@@ -6,6 +6,8 @@ through memory: relations that a batch does not have are not visited, as a gradi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,21 @@ def has_native_step(decoder: Decoder, options: LinkOptions) -> bool:
     return by_product and on_cpu and options.loss == "softmax" and options.negatives > 0 and options.regularizer == "none"
 
 
+@dataclass(frozen=True)
+class StepEdges:
+    """Edges of a batch: `place` says which row the heads, the tails and the negatives are, one after the other.
+
+    Negatives that are the answer never count; `hidden` are more that do not, as `shared_softmax_loss` has them.
+    """
+
+    place: Tensor  # [2 b + chunks * n]
+    relation: Tensor  # [b]
+    relation_state: Tensor  # [R, w], updated
+    hidden: Tensor | None
+    chunks: int
+    lr: float
+
+
 class NativeStep:
     """Steps of one decoder, with memory that one leaves to the next."""
 
@@ -31,40 +48,38 @@ class NativeStep:
         self.threads = thread_count(threads)
         self._workspace = _native.LinkWorkspace()
 
-    def __call__(
-        self,
-        rows: Tensor,  # [u, d]
-        state: Tensor,  # [u, s]
-        *,
-        place: Tensor,  # [2 b + chunks * n]
-        relation: Tensor,  # [b]
-        relation_state: Tensor,
-        hidden: Tensor | None,
-        chunks: int,
-        lr: float,
-    ) -> tuple[float, Tensor, Tensor]:
-        """The loss, and what is to be added to rows and state; relations are updated. Negatives that are the answer never count."""
+    def deltas(self, rows: Tensor, state: Tensor, edges: StepEdges) -> tuple[float, Tensor, Tensor]:  # [u, d], [u, s] -> likewise
+        """The loss, and what is to be added to the gathered rows and state; relations are updated."""
         delta, delta_state = torch.empty_like(rows), torch.empty_like(state)
-        loss = self._workspace.step(
+        return self._step(rows, state, None, edges, delta, delta_state), delta, delta_state
+
+    def update_(self, rows: Tensor, state: Tensor, ids: Tensor, edges: StepEdges) -> float:  # [N, d], [N, s], [u]
+        """The loss; rows and state of `ids` are updated where they are, and relations too."""
+        return self._step(rows, state, ids, edges, None, None)
+
+    def _step(
+        self, rows: Tensor, state: Tensor, ids: Tensor | None, edges: StepEdges, delta: Tensor | None, delta_state: Tensor | None
+    ) -> float:
+        return self._workspace.step(
             self.decoder.name,
             rows=rows,
             state=state,
-            place=place,
-            relation=relation,
+            ids=ids,
+            place=edges.place,
+            relation=edges.relation,
             parameters=self.decoder.relation.detach(),
-            parameter_state=relation_state,
-            hidden=hidden,
+            parameter_state=edges.relation_state,
+            hidden=edges.hidden,
             delta=delta,
             delta_state=delta_state,
-            chunks=chunks,
+            chunks=edges.chunks,
             reciprocal=self.decoder.reciprocal,
             optimizer=self.optimizer.name,
             relation_optimizer=self.relation_optimizer.name,
-            lr=lr,
+            lr=edges.lr,
             eps=self.optimizer.eps,
             threads=self.threads,
         )
-        return loss, delta, delta_state
 
 
 def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:  # [m] -> [u], [m]
