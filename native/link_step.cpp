@@ -5,12 +5,18 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kAhead = 4;  // rows under way
+constexpr int64_t kAhead = 4;   // rows under way
+constexpr int64_t kPiece = 64;  // rows or relations that are updated at a time
+
+void request(const float* row, int64_t width) {
+    for (int64_t j = 0; j < width; j += 16) prefetch(row + j);
+}
 
 void grow(Array<float>& array, int64_t size) {
     if (array.size() >= size) return;
     array.reset();
     array = Array<float>(size);
+    std::memset(array.data(), 0, array.bytes());  // what is behind the end of a row is summed too, and not used
 }
 
 void check(const LinkStep& in) {
@@ -45,31 +51,28 @@ double LinkWorkspace::step(const LinkStep& in, int threads) {
     grow(to_relation_, related ? in.edges * (in.reciprocal ? 2 : 1) * stride : 0);
     loss_.assign(static_cast<size_t>(tasks), 0);
     threads = useful_threads(threads, 2 * in.edges * (in.negatives + 1) * in.width, 1 << 18);
-    if (scratch_.size() < static_cast<size_t>(threads)) scratch_.resize(static_cast<size_t>(threads));
-    FirstError error;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        BlockScratch& scratch = scratch_[static_cast<size_t>(omp_get_thread_num())];
-        SoftmaxBlock laid;
-        try {
-            laid = scratch.lay(cuts.most(), in.negatives, in.width);
-        } catch (const std::bad_alloc&) {
-            error.set("there is not enough memory for a thread's scratch");
-        }
-        laid.share = 1.0f / static_cast<float>(std::max<int64_t>(2 * in.edges, 1));
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < tasks; ++task)
-            if (!error.any()) block(in, cuts, task, laid, scratch);
-#pragma omp for schedule(dynamic, 64) nowait
-        for (int64_t row = 0; row < in.row_count; ++row)
-            if (!error.any()) update_row(in, cuts, row, scratch);
-        if (related) {
-#pragma omp for schedule(dynamic, 64)
-            for (int64_t relation = 0; relation < in.relations; ++relation)
-                if (!error.any()) update_relation(in, relation, scratch);
-        }
+    while (scratch_.size() < static_cast<size_t>(threads)) scratch_.emplace_back();
+    std::vector<SoftmaxBlock> laid;
+    for (int t = 0; t < threads; ++t) {
+        laid.push_back(scratch_[static_cast<size_t>(t)].lay(cuts.most(), in.negatives, in.width));
+        laid.back().share = 1.0f / static_cast<float>(std::max<int64_t>(2 * in.edges, 1));
     }
-    error.rethrow();
+    crew_.run(tasks, threads, [&](int64_t task, int worker) {
+        const auto w = static_cast<size_t>(worker);
+        block(in, cuts, task, laid[w], scratch_[w]);
+    });
+    const int64_t of_rows = (in.row_count + kPiece - 1) / kPiece, of_relations = related ? (in.relations + kPiece - 1) / kPiece : 0;
+    crew_.run(of_rows + of_relations, threads, [&](int64_t task, int worker) {
+        BlockScratch& scratch = scratch_[static_cast<size_t>(worker)];
+        const int64_t piece = task < of_rows ? task : task - of_rows, begin = piece * kPiece;
+        const int64_t end = std::min(begin + kPiece, task < of_rows ? in.row_count : in.relations);
+        for (int64_t i = begin; i < end; ++i) {
+            if (task < of_rows)
+                update_row(in, cuts, i, scratch);
+            else
+                update_relation(in, i, scratch);
+        }
+    });
     double sum = 0;
     for (const double loss : loss_) sum += loss;
     return sum / static_cast<double>(std::max<int64_t>(2 * in.edges, 1));
@@ -80,9 +83,6 @@ void LinkWorkspace::block(const LinkStep& in, const QuestionBlocks& cuts, int64_
     const int64_t chunk = task / cuts.blocks, which = task % cuts.blocks, stride = block.stride, width = in.width, n = in.negatives;
     const int64_t count = cuts.count(which, 0), first = chunk * (in.edges / in.chunks) + cuts.begin(which, 0);
     const auto row = [&](int64_t position) -> const float* { return in.rows + in.at(in.place[position]) * width; };
-    const auto request = [&](int64_t position) {
-        for (int64_t j = 0; j < width; j += 16) prefetch(row(position) + j);
-    };
     const auto parameters = [&](int64_t edge, bool of_head) {
         if (in.kind == Joined::dot) return in.parameters;
         return in.parameters + (in.relation[edge] + (of_head && in.reciprocal ? in.relations : 0)) * width;
@@ -91,8 +91,8 @@ void LinkWorkspace::block(const LinkStep& in, const QuestionBlocks& cuts, int64_
     for (int64_t i = 0; i < count; ++i) {
         const int64_t edge = first + i, head = edge, tail = in.edges + edge;
         if (i + kAhead < count) {
-            request(head + kAhead);
-            request(tail + kAhead);
+            request(row(head + kAhead), width);
+            request(row(tail + kAhead), width);
         }
         vector.join(in.kind, row(head), parameters(edge, false), false, width, scratch.query + i * stride);
         vector.join(in.kind, row(tail), parameters(edge, true), inverse, width, scratch.query + (count + i) * stride);
@@ -104,7 +104,7 @@ void LinkWorkspace::block(const LinkStep& in, const QuestionBlocks& cuts, int64_
     for (int64_t j = 0; j < block.across; ++j) scratch.candidate_node[j] = -1;
     for (int64_t j = 0; j < n; ++j) {
         const int64_t position = 2 * in.edges + chunk * n + j;
-        if (j + kAhead < n) request(position + kAhead);
+        if (j + kAhead < n) request(row(position + kAhead), width);
         std::memcpy(scratch.candidate + j * stride, row(position), static_cast<size_t>(width) * 4);
         scratch.candidate_node[j] = static_cast<int32_t>(in.place[position]);
     }
@@ -133,23 +133,30 @@ void LinkWorkspace::update_row(const LinkStep& in, const QuestionBlocks& cuts, i
     const VectorTable& vector = vector_table();
     const int64_t stride = padded16(in.width), width = in.width, n = in.negatives;
     float *grad = scratch.row[0], *of_blocks = scratch.row[1];
-    std::memset(grad, 0, static_cast<size_t>(width) * 4);
+    std::memset(grad, 0, static_cast<size_t>(stride) * 4);
+    const auto gradient = [&](int64_t position) {
+        const int64_t drawn = position - 2 * in.edges;
+        return drawn < 0 ? to_end_.data() + position * stride
+                         : to_candidate_.data() + (drawn / n * cuts.blocks * n + drawn % n) * stride;
+    };
+    const int64_t last = static_cast<int64_t>(rows_.position.size()) - 1;
     for (int64_t i = rows_.first[static_cast<size_t>(row)]; i < rows_.first[static_cast<size_t>(row) + 1]; ++i) {
-        const int64_t position = rows_.position[static_cast<size_t>(i)], drawn = position - 2 * in.edges;
-        if (drawn < 0) {
-            vector.add_row(grad, to_end_.data() + position * stride, nullptr, width);
-            continue;
-        }
-        const float* part = to_candidate_.data() + (drawn / n * cuts.blocks * n + drawn % n) * stride;
-        if (cuts.blocks > 1) {
-            std::memcpy(of_blocks, part, static_cast<size_t>(width) * 4);
-            for (int64_t b = 1; b < cuts.blocks; ++b) vector.add_row(of_blocks, part + b * n * stride, nullptr, width);
+        request(gradient(rows_.position[static_cast<size_t>(std::min(i + kAhead, last))]), stride);
+        const int64_t position = rows_.position[static_cast<size_t>(i)];
+        const float* part = gradient(position);
+        if (position >= 2 * in.edges && cuts.blocks > 1) {
+            std::memcpy(of_blocks, part, static_cast<size_t>(stride) * 4);
+            for (int64_t b = 1; b < cuts.blocks; ++b) vector.add_row(of_blocks, part + b * n * stride, nullptr, stride);
             part = of_blocks;
         }
-        vector.add_row(grad, part, nullptr, width);
+        vector.add_row(grad, part, nullptr, stride);
     }
     const int64_t states = in.update.state_width(width);
     float *to = in.rows + in.at(row) * width, *state = in.state + in.at(row) * states;
+    if (row + kAhead < in.row_count) {
+        request(in.rows + in.at(row + kAhead) * width, width);
+        request(in.state + in.at(row + kAhead) * states, states);
+    }
     if (in.delta) {
         in.update.row(vector, grad, state, width, in.delta + row * width, in.delta_state + row * states);
         return;
@@ -167,10 +174,12 @@ void LinkWorkspace::update_relation(const LinkStep& in, int64_t relation, BlockS
     const int64_t stride = padded16(in.width), width = in.width;
     for (int side = 0; side < (in.reciprocal ? 2 : 1); ++side) {
         float *grad = scratch.row[0], *delta = scratch.row[1], *squares = scratch.query;
-        std::memset(grad, 0, static_cast<size_t>(width) * 4);
+        std::memset(grad, 0, static_cast<size_t>(stride) * 4);
+        const int64_t last = static_cast<int64_t>(relations_.position.size()) - 1;
         for (int64_t i = begin; i < end; ++i) {
-            const int64_t edge = side * in.edges + relations_.position[static_cast<size_t>(i)];
-            vector.add_row(grad, to_relation_.data() + edge * stride, nullptr, width);
+            const float* from = to_relation_.data() + side * in.edges * stride;
+            request(from + relations_.position[static_cast<size_t>(std::min(i + kAhead, last))] * stride, stride);
+            vector.add_row(grad, from + relations_.position[static_cast<size_t>(i)] * stride, nullptr, stride);
         }
         const int64_t at = relation + side * in.relations, state = at * in.relation_update.state_width(width);
         in.relation_update.row(vector, grad, in.parameter_state + state, width, delta, squares);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "crew.h"
 #include "row_update.h"
 #include "shared_softmax.h"
 
@@ -51,6 +52,7 @@ private:
     void update_row(const LinkStep& in, const QuestionBlocks& cuts, int64_t row, BlockScratch& scratch);
     void update_relation(const LinkStep& in, int64_t relation, BlockScratch& scratch);
 
+    Crew crew_;
     std::vector<BlockScratch> scratch_;
     HiddenCandidates hidden_;
     Array<float> to_end_, to_candidate_, to_relation_;

@@ -29,6 +29,7 @@ void HiddenCandidates::sort(const QuestionBlocks& cuts, int64_t candidates, cons
 }
 
 SoftmaxBlock BlockScratch::lay(int64_t questions, int64_t candidates, int64_t width) {
+    if (questions == questions_ && candidates == block_.candidates && width == block_.width) return block_;
     SoftmaxBlock block;
     block.candidates = candidates;
     block.width = width;
@@ -61,7 +62,8 @@ SoftmaxBlock BlockScratch::lay(int64_t questions, int64_t candidates, int64_t wi
     answer_node = reinterpret_cast<int32_t*>(take(7));
     candidate_node = reinterpret_cast<int32_t*>(take(8));
     for (int i = 0; i < 2; ++i) row[i] = take(9 + i);
-    return block;
+    questions_ = questions;
+    return block_ = block;
 }
 
 double shared_softmax(const SharedSoftmax& in, int threads) {

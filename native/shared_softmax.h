@@ -54,6 +54,8 @@ public:
 
 private:
     Array<char> memory_;
+    int64_t questions_ = -1;
+    SoftmaxBlock block_;
 };
 
 struct SharedSoftmax {

@@ -4,7 +4,7 @@
 
 namespace headrace::HEADRACE_LEVEL {
 
-void join(Joined kind, const float* row, const float* relation, bool inverse, int64_t width, float* out) {
+void join(Joined kind, const float* row, const float* relation, bool inverse, int64_t width, float* __restrict out) {
     if (kind == Joined::dot) {
         __builtin_memcpy(out, row, static_cast<size_t>(width) * 4);
         return;
@@ -24,8 +24,8 @@ void join(Joined kind, const float* row, const float* relation, bool inverse, in
     }
 }
 
-void join_gradient(Joined kind, const float* grad, const float* row, const float* relation, bool inverse, int64_t width, float* to_row,
-                   float* to_relation, bool add) {
+void join_gradient(Joined kind, const float* grad, const float* row, const float* relation, bool inverse, int64_t width,
+                   float* __restrict to_row, float* __restrict to_relation, bool add) {
     if (kind == Joined::dot) {
         __builtin_memcpy(to_row, grad, static_cast<size_t>(width) * 4);
         return;
@@ -52,7 +52,7 @@ void join_gradient(Joined kind, const float* grad, const float* row, const float
     }
 }
 
-void add_row(float* row, const float* other, const float* by, int64_t width) {
+void add_row(float* __restrict row, const float* __restrict other, const float* by, int64_t width) {
     if (!by) {
         for (int64_t j = 0; j < width; ++j) row[j] += other[j];
         return;
@@ -61,7 +61,8 @@ void add_row(float* row, const float* other, const float* by, int64_t width) {
     for (int64_t j = 0; j < width; ++j) row[j] += scale * other[j];
 }
 
-void adagrad(const float* grad, const float* state, bool by_row, float lr, float eps, int64_t width, float* delta, float* squares) {
+void adagrad(const float* grad, const float* state, bool by_row, float lr, float eps, int64_t width, float* __restrict delta,
+             float* __restrict squares) {
     if (!by_row) {
         for (int64_t j = 0; j < width; ++j) {
             const float square = grad[j] * grad[j];
@@ -74,15 +75,15 @@ void adagrad(const float* grad, const float* state, bool by_row, float lr, float
     V sum{};
     int64_t j = 0;
     for (; j + 16 <= width; j += 16) sum += V::load(grad + j) * V::load(grad + j);
-    float lane[16];
-    sum.store(lane);
-    for (int n = 8; n; n /= 2)
-        for (int l = 0; l < n; ++l) lane[l] += lane[l + n];
-    float total = lane[0];
+    const Wide<float, 32> eight = low(sum) + high(sum);
+    Wide<float, 16> four = low(eight) + high(eight);
+    four += swap_twos(four);
+    four += swap_ones(four);
+    float total = four.part[0][0];
     for (; j < width; ++j) total += grad[j] * grad[j];
-    const float square = total / static_cast<float>(width), root = __builtin_sqrtf(*state + square) + eps;
+    const float square = total / static_cast<float>(width), scale = -lr / (__builtin_sqrtf(*state + square) + eps);
     *squares = square;
-    for (j = 0; j < width; ++j) delta[j] = -lr * grad[j] / root;
+    for (j = 0; j < width; ++j) delta[j] = scale * grad[j];
 }
 
 }  // namespace headrace::HEADRACE_LEVEL

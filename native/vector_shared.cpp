@@ -8,12 +8,17 @@ namespace {
 using V = Wide<float, 64>;
 constexpr float kUnseen = -1e9f;  // LOW of headrace.nn.link_losses
 
+// All lanes as one number: the upper half onto the lower, and so on.
+template <class Combine>
+HEADRACE_INLINE float folded(V v, Combine combine) {
+    auto quarter = combine(low(low(v)), high(low(v)));
+    const auto upper = combine(low(high(v)), high(high(v)));
+    quarter = combine(quarter, upper);
+    quarter = combine(quarter, swap_twos(quarter));
+    return combine(quarter, swap_ones(quarter)).part[0][0];
+}
 HEADRACE_INLINE float across_sum(V v) {
-    float lane[16];
-    v.store(lane);
-    for (int n = 8; n; n /= 2)
-        for (int l = 0; l < n; ++l) lane[l] += lane[l + n];
-    return lane[0];
+    return folded(v, [](auto a, auto b) { return a + b; });
 }
 
 HEADRACE_INLINE float dot(const float* a, const float* b, int64_t width) {
@@ -49,13 +54,15 @@ void hide(const SoftmaxBlock& in) {
         for (int64_t j = in.candidates; j < in.across; ++j) in.scores[q * in.across + j] = -__builtin_inff();
 }
 
-// Scores become their gradients; returns the question's loss.
-double normalise(float* scores, int64_t across, float positive, float share, float* own) {
+// The highest score of a question.
+HEADRACE_INLINE float highest_of(const float* scores, int64_t across, float positive) {
     V most = V::all(positive);
     for (int64_t j = 0; j < across; j += 16) most = larger(V::load(scores + j), most);
-    float lane[16], highest = positive;
-    most.store(lane);
-    for (int l = 0; l < 16; ++l) highest = lane[l] > highest ? lane[l] : highest;
+    return folded(most, [](auto a, auto b) { return larger(a, b); });
+}
+
+// Scores become exp(score - highest); their sum.
+HEADRACE_INLINE float exponentiate(float* scores, int64_t across, float highest) {
     const V peak = V::all(highest);
     V sum{};
     for (int64_t j = 0; j < across; j += 16) {
@@ -63,14 +70,33 @@ double normalise(float* scores, int64_t across, float positive, float share, flo
         likely.store(scores + j);
         sum += likely;
     }
-    V first{};
-    first.part[0][0] = positive - highest;
-    const float mine = exponential(first).part[0][0], total = across_sum(sum) + mine;
-    const float scale = share / total;
-    *own = mine * scale - share;
-    const V by = V::all(scale);
-    for (int64_t j = 0; j < across; j += 16) (V::load(scores + j) * by).store(scores + j);
-    return __builtin_log(static_cast<double>(total)) + static_cast<double>(highest) - static_cast<double>(positive);
+    return across_sum(sum);
+}
+
+// Scores become gradients, and `own` those of the answers' scores, sixteen questions at a time.
+void normalise(SoftmaxBlock& in) {
+    for (int64_t from = 0; from < in.questions; from += 16) {
+        const int64_t count = in.questions - from < 16 ? in.questions - from : 16;
+        alignas(64) float positive[16] = {}, highest[16] = {}, total[16] = {}, mine[16], scale[16];
+        for (int64_t i = 0; i < count; ++i) {
+            float* scores = in.scores + (from + i) * in.across;
+            positive[i] = dot(in.query + (from + i) * in.stride, in.answer[from + i], in.width);
+            highest[i] = highest_of(scores, in.across, positive[i]);
+            total[i] = exponentiate(scores, in.across, highest[i]);
+        }
+        exponential(V::load(positive) - V::load(highest)).store(mine);
+        for (int64_t i = 0; i < 16; ++i) {
+            total[i] += mine[i];
+            scale[i] = in.share / total[i];
+        }
+        for (int64_t i = 0; i < count; ++i) {
+            float* scores = in.scores + (from + i) * in.across;
+            in.own[from + i] = mine[i] * scale[i] - in.share;
+            const V by = V::all(scale[i]);
+            for (int64_t j = 0; j < in.across; j += 16) (V::load(scores + j) * by).store(scores + j);
+            in.loss += __builtin_log(static_cast<double>(total[i])) + static_cast<double>(highest[i]) - static_cast<double>(positive[i]);
+        }
+    }
 }
 
 }  // namespace
@@ -80,16 +106,14 @@ void softmax_block(SoftmaxBlock& in) {
     product({in.query, in.stride, 1}, in.turned, in.across, in.width, in.questions, in.across, in.scores, in.across);
     hide(in);
     in.loss = 0;
-    for (int64_t q = 0; q < in.questions; ++q) {
-        const float positive = dot(in.query + q * in.stride, in.answer[q], in.width);
-        in.loss += normalise(in.scores + q * in.across, in.across, positive, in.share, in.own + q);
-    }
+    normalise(in);
     product({in.scores, in.across, 1}, in.candidate, in.stride, in.candidates, in.questions, in.stride, in.to_query, in.stride);
     product({in.scores, 1, in.across}, in.query, in.stride, in.questions, in.candidates, in.stride, in.to_candidate, in.stride);
     for (int64_t q = 0; q < in.questions; ++q) {
-        float* to = in.to_query + q * in.stride;
+        float* __restrict to = in.to_query + q * in.stride;
+        const float* __restrict answer = in.answer[q];
         const float own = in.own[q];
-        for (int64_t j = 0; j < in.width; ++j) to[j] += own * in.answer[q][j];
+        for (int64_t j = 0; j < in.width; ++j) to[j] += own * answer[j];
     }
 }
 
