@@ -41,7 +41,8 @@ def plain_loop(data, options):
     """
     edges, decoder = LinkData.of(data), make_decoder(LinkData.of(data), options)
     table = InMemory.create(edges.num_nodes, options.dim, init=(options.init, options.seed)).rows
-    optimizer, relation_optimizer = RowOptimizer(options.optimizer), RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
+    optimizer = RowOptimizer(options.optimizer)
+    relation_optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
     squares = torch.zeros(edges.num_nodes, optimizer.state_width(options.dim))
     relation_squares = torch.zeros(len(decoder.relation), relation_optimizer.state_width(decoder.relation_width))
     negatives = hr.sample.SharedNegatives(

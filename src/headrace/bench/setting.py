@@ -31,6 +31,9 @@ class Setting:
     against: tuple[str, ...] = field(
         default=(), metadata={"help": "peers to run (pyg, dgl, torch); all that are installed by default"}
     )
+    peers_python: str | None = field(
+        default=None, metadata={"help": "with link: an interpreter whose environment has the peers (default: this one)"}
+    )
     progress: Callable[[str], None] = field(default=lambda _: None)
 
     def wants(self, peer: str) -> bool:
