@@ -5,6 +5,10 @@
 
 #include "vector_wide.h"
 
+#if defined(__ARM_FEATURE_FMA)
+#include <arm_neon.h>
+#endif
+
 namespace headrace::HEADRACE_LEVEL {
 namespace {
 
@@ -16,6 +20,8 @@ HEADRACE_INLINE Lane fused(Lane a, Lane b, Lane sum) {
     return _mm512_fmadd_ps(a, b, sum);
 #elif defined(__FMA__)
     return _mm256_fmadd_ps(a, b, sum);
+#elif defined(__ARM_FEATURE_FMA)
+    return vfmaq_f32(sum, a, b);
 #else
     return sum + a * b;
 #endif

@@ -73,7 +73,7 @@ def biggraph(given: dict[str, Any]) -> float:
             file["model"].visititems(lambda path, item: found.update({path: item[...]}) if hasattr(item, "shape") else None)
     sides = [next(v for k, v in found.items() if f"operator/{side}/diagonal" in k) for side in ("lhs", "rhs")]
     np.savez(given["out"], rows=rows, relation=np.concatenate(sides))
-    return (long - short) / (given["epochs"] - 1)
+    return float((long - short) / (given["epochs"] - 1))
 
 
 def pykeen(given: dict[str, Any]) -> float:
