@@ -168,6 +168,15 @@ def test_batches_in_flight_are_bounded_and_still_learn(knowledge):
     assert bool(result.rows.rows.isfinite().all())
 
 
+@pytest.mark.parametrize("decoder", ["dot", "distmult", "complex"])
+def test_rows_in_main_memory_are_never_stale(knowledge, decoder):
+    exact = link(knowledge, small(decoder=decoder, batch_size=10))
+    ahead = link(knowledge, small(decoder=decoder, batch_size=10, staleness=6, threads=2))
+    assert torch.equal(exact.rows.rows, ahead.rows.rows)
+    assert torch.equal(exact.rows.state, ahead.rows.state)
+    assert torch.equal(exact.decoder.relation, ahead.decoder.relation)
+
+
 def test_known_edges_can_be_left_out_of_negatives(knowledge):
     result = link(knowledge, small(decoder="distmult", filter_negatives=True, negative_weights="degree", degree_fraction=0.2))
     assert bool(result.rows.rows.isfinite().all())
