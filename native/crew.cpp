@@ -60,8 +60,8 @@ void Crew::run(int64_t count, int threads, const Task& task) {
     }
 }
 
-// Does one task, if there is one that no thread has begun. The run and the task are taken at once, so a thread that comes late finds
-// the tasks of the run it came for done, or takes one of the next run as that run describes it.
+// Does one task, if there is one that no thread has begun. The run and the task are taken at once, so a thread that comes late
+// finds the tasks of the run it came for done, or takes one of the next run as that run describes it.
 bool Crew::work(int worker) {
     uint64_t ticket = ticket_.load();
     do {

@@ -1,6 +1,6 @@
-// Threads that help with many small tasks, thousands of times a second. Who calls works too, and waits only for tasks that another
-// thread has begun: one that gets no processor in time, on a machine shared with other programs, is not waited for. (At the end of an
-// OpenMP loop all threads must arrive, and spin until the last one does.)
+// Threads that help with many small tasks, thousands of times a second. Who calls works too, and waits only for tasks that
+// another thread has begun: one that gets no processor in time, on a machine shared with other programs, is not waited for. (At the
+// end of an OpenMP loop all threads must arrive, and spin until the last one does.)
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ public:
     Crew(const Crew&) = delete;
     Crew& operator=(const Crew&) = delete;
     ~Crew();
-    // Calls task(i, worker) once for each i below count, worker being below `threads`; returns when all are done. Tasks must not throw.
+    // Calls task(i, worker) once for each i below count, worker being below `threads`, until all are done. Tasks must not throw.
     void run(int64_t count, int threads, const Task& task);
 
 private:

@@ -61,7 +61,8 @@ double LinkWorkspace::step(const LinkStep& in, int threads) {
         const auto w = static_cast<size_t>(worker);
         block(in, cuts, task, laid[w], scratch_[w]);
     });
-    const int64_t of_rows = (in.row_count + kPiece - 1) / kPiece, of_relations = related ? (in.relations + kPiece - 1) / kPiece : 0;
+    const int64_t of_rows = (in.row_count + kPiece - 1) / kPiece;
+    const int64_t of_relations = related ? (in.relations + kPiece - 1) / kPiece : 0;
     crew_.run(of_rows + of_relations, threads, [&](int64_t task, int worker) {
         BlockScratch& scratch = scratch_[static_cast<size_t>(worker)];
         const int64_t piece = task < of_rows ? task : task - of_rows, begin = piece * kPiece;

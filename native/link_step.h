@@ -1,5 +1,5 @@
-// A training step of link prediction where scores are products of two rows: queries from rows and relations, the softmax loss of both
-// questions of each edge, gradients, and what the optimizers make of them, in one pass over threads.
+// A training step of link prediction where scores are products of two rows: queries from rows and relations, the softmax loss of
+// both questions of each edge, gradients, and what the optimizers make of them.
 //
 // The sums are those of a loop with shared_softmax and PyTorch's autograd, in the same order, so the bits are too.
 #pragma once

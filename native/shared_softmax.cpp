@@ -21,7 +21,8 @@ void HiddenCandidates::sort(const QuestionBlocks& cuts, int64_t candidates, cons
     }
     for (size_t t = 2; t < begin_.size(); ++t) begin_[t] += begin_[t - 1];
     for (int64_t i = 0; i < count; ++i) {
-        const int64_t task = task_[static_cast<size_t>(i)], block = task % cuts.blocks, question = hidden[i] / candidates % cuts.questions;
+        const int64_t task = task_[static_cast<size_t>(i)], block = task % cuts.blocks;
+        const int64_t question = hidden[i] / candidates % cuts.questions;
         const int side = question >= cuts.half(0);
         const int64_t row = question - cuts.begin(block, side) + (side ? cuts.count(block, 0) : 0);
         local_[static_cast<size_t>(begin_[static_cast<size_t>(task) + 1]++)] = row * candidates + hidden[i] % candidates;

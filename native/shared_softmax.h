@@ -1,5 +1,5 @@
-// The softmax loss of questions that share candidates: how unlikely each question's answer is among itself and the candidates of its
-// chunk, with the gradients of queries, answers and candidates, a block of questions at a time so that all of it stays in a cache.
+// The softmax loss of questions that share candidates: how unlikely each question's answer is among itself and the candidates of
+// its chunk, with the gradients of queries, answers and candidates, a block of questions at a time so that all of it stays in a cache.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ constexpr int64_t kBlockQuestions = 256;
 
 inline int64_t padded16(int64_t n) { return (n + 15) / 16 * 16; }
 
-// How questions are cut into blocks: by their number alone, so that sums over blocks do not depend on threads. A block takes its share of
-// either half of a chunk, for the two questions of an edge stand half a chunk apart.
+// How questions are cut into blocks: by their number alone, so that sums over blocks do not depend on threads. A block takes its
+// share of either half of a chunk, for the two questions of an edge stand half a chunk apart.
 struct QuestionBlocks {
     int64_t chunks, questions, blocks;  // questions and blocks of a chunk
     QuestionBlocks(int64_t chunks, int64_t questions)

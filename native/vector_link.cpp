@@ -1,5 +1,5 @@
-// Rows of an edge: queries, their gradients, sums of gradients and what Adagrad makes of them. No fused operations: the bits are those
-// of the same formulas in PyTorch, one operation after the other. Compiled once per instruction set: see vector.h.
+// Rows of an edge: queries, their gradients, sums of gradients and what Adagrad makes of them. No fused operations: queries and
+// gradients have the bits of the same formulas in PyTorch. Compiled once per instruction set: see vector.h.
 #include "vector_wide.h"
 
 namespace headrace::HEADRACE_LEVEL {

@@ -1,6 +1,6 @@
-// Products of small matrices, for vector_*.cpp alone. Each element is summed by one chain of fused multiply-adds in the order of the
-// inner dimension, so its bits depend neither on how the matrix is cut into tiles nor on how wide registers are. (An instruction set
-// without fused operations rounds twice a step.)
+// Products of small matrices, for vector_*.cpp alone. Each element is summed by one chain of fused multiply-adds in the order of
+// the inner dimension, so its bits depend neither on how the matrix is cut into tiles nor on how wide registers are. (An instruction
+// set without fused operations rounds twice a step.)
 #pragma once
 
 #include "vector_wide.h"

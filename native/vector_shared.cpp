@@ -94,7 +94,8 @@ void normalise(SoftmaxBlock& in) {
             in.own[from + i] = mine[i] * scale[i] - in.share;
             const V by = V::all(scale[i]);
             for (int64_t j = 0; j < in.across; j += 16) (V::load(scores + j) * by).store(scores + j);
-            in.loss += __builtin_log(static_cast<double>(total[i])) + static_cast<double>(highest[i]) - static_cast<double>(positive[i]);
+            const double peak = static_cast<double>(highest[i]);
+            in.loss += __builtin_log(static_cast<double>(total[i])) + peak - static_cast<double>(positive[i]);
         }
     }
 }
