@@ -5,7 +5,7 @@ set -euo pipefail
 out=${1:?usage: benchmarks/run.sh OUT [--scale 1 ...]}
 shift
 mkdir -p "$out"
-names="sampling gather cache aggregate attend loader train whole-graph advise out-of-core"
+names="sampling gather cache aggregate attend loader train whole-graph advise link out-of-core"
 if "${PYTHON:-python3}" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
   names="$names gpu-sampling gpu-gather gpu-epoch gpu-tiers gpu-aggregate gpu-attend gpu-whole-graph gpu-advise"
 fi

@@ -34,6 +34,7 @@ void bind_cache(nb::module_& m);
 void bind_limits(nb::module_& m);
 void bind_read(nb::module_& m);
 void bind_trained(nb::module_& m);
+void bind_link(nb::module_& m);
 
 using In = nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig>;
 using Out = nb::ndarray<nb::device::cpu, nb::c_contig>;

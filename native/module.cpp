@@ -15,4 +15,5 @@ NB_MODULE(_native, m) {
     headrace::bind_limits(m);
     headrace::bind_read(m);
     headrace::bind_trained(m);
+    headrace::bind_link(m);
 }

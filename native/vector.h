@@ -107,6 +107,31 @@ struct Attention {
     void* grad_source = nullptr;      // like source
 };
 
+// Questions that share their candidates, as the softmax loss sees them; see shared_softmax.h. Rows of matrices here begin at multiples
+// of `stride` or `across` floats, both multiples of 16, and what is behind their end is 0.
+struct SoftmaxBlock {
+    int64_t questions = 0, candidates = 0, width = 0;
+    int64_t stride = 0;                        // of rows of `width` floats
+    int64_t across = 0;                        // of rows of `candidates` floats
+    float share = 0;                           // of a question in the loss
+    const float* query = nullptr;              // [questions, stride]
+    const float* const* answer = nullptr;      // [questions] rows of `width` floats
+    const float* candidate = nullptr;          // [candidates, stride]
+    const int32_t* answer_node = nullptr;      // [questions], and
+    const int32_t* candidate_node = nullptr;   // [across]: equal ones do not count; null where none are
+    const int64_t* hidden = nullptr;           // [hidden_count] question * candidates + candidate that do not count either
+    int64_t hidden_count = 0;
+    float* turned = nullptr;                   // scratch [width, across]
+    float* scores = nullptr;                   // scratch [questions, across]
+    float* own = nullptr;                      // [questions] the gradient of the answer's score
+    float* to_query = nullptr;                 // [questions, stride] the gradient of queries
+    float* to_candidate = nullptr;             // [candidates, stride] likewise of candidates
+    double loss = 0;                           // the sum over questions
+};
+
+// How an edge's relation joins its end to a query: see link_step.h.
+enum class Joined : int32_t { dot, distmult, complex };
+
 // Heads as they stand in a table with vectors of `lanes` numbers: a power of two, or a multiple of a vector.
 static inline int64_t padded_heads(int64_t heads, int64_t lanes) {
     int64_t padded = 1;
@@ -142,6 +167,18 @@ struct VectorTable {
     bool (*attend_row_gradient)(const Attention& in, int64_t begin, int64_t end, char* scratch, double* attention);
     // grad_x and grad_source of columns [begin, end), which are the rows of the transpose.
     bool (*attend_column_gradient)(const Attention& in, int64_t begin, int64_t end, char* scratch);
+    // The softmax loss of a block of questions, with its gradients.
+    void (*softmax_block)(SoftmaxBlock& block);
+    // out = the query of an end's row and its relation's, of the relation's conjugate if `inverse`.
+    void (*join)(Joined kind, const float* row, const float* relation, bool inverse, int64_t width, float* out);
+    // The gradients of both, given that of the query; `to_relation` may be null. With `add`, it is added to what is there.
+    void (*join_gradient)(Joined kind, const float* grad, const float* row, const float* relation, bool inverse, int64_t width,
+                          float* to_row, float* to_relation, bool add);
+    // row += by * other (rounded twice); by 1 if it is null.
+    void (*add_row)(float* row, const float* other, const float* by, int64_t width);
+    // What Adagrad adds to a row and to its state: see row_update.h.
+    void (*adagrad)(const float* grad, const float* state, bool by_row, float lr, float eps, int64_t width, float* delta,
+                    float* squares);
 };
 
 // What `draw` needs as scratch for rows that take at most `take` neighbours each.

@@ -14,6 +14,11 @@ bool attend_column_gradient(const Attention&, int64_t, int64_t, char*);
 bool sum(const Entries&, const RowsOut&, int64_t, int64_t);                         // vector_sum.cpp
 bool max(const Entries&, const RowsOut&, int64_t, int64_t, int32_t*);               // vector_max.cpp
 void max_gradient(Element, const RowTile&, const int32_t* const*, const int32_t*, void*);
+void softmax_block(SoftmaxBlock&);                                                  // vector_shared.cpp
+void join(Joined, const float*, const float*, bool, int64_t, float*);               // vector_link.cpp
+void join_gradient(Joined, const float*, const float*, const float*, bool, int64_t, float*, float*, bool);
+void add_row(float*, const float*, const float*, int64_t);
+void adagrad(const float*, const float*, bool, float, float, int64_t, float*, float*);
 
 namespace {
 
@@ -67,6 +72,7 @@ void store(Element element, const void* accumulator, double scale, int64_t width
 
 extern const VectorTable table;
 const VectorTable table{HEADRACE_NAME(HEADRACE_LEVEL), draw, rank, sum, max, max_gradient, dot, store, dropout,
-                        attend_scratch, attend, attend_row_gradient, attend_column_gradient};
+                        attend_scratch, attend, attend_row_gradient, attend_column_gradient, softmax_block, join,
+                        join_gradient, add_row, adagrad};
 
 }  // namespace headrace::HEADRACE_LEVEL

@@ -245,6 +245,39 @@ def add_trained(
     call: int,
     threads: int,
 ) -> int: ...
+def shared_softmax(
+    query: Any, answer: Any, candidates: Any, *, hidden: Any | None, to_query: Any, to_answer: Any, to_candidates: Any, threads: int
+) -> float: ...
+def row_updates(
+    optimizer: str, grad: Any, state: Any, delta: Any, squares: Any, *, lr: float, eps: float, threads: int
+) -> None: ...
+def number_ids(ids: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], int]: ...
+
+class LinkWorkspace:
+    def __init__(self) -> None: ...
+    def step(
+        self,
+        decoder: str,
+        *,
+        rows: Any,
+        state: Any,
+        ids: Any | None,
+        place: Any,
+        relation: Any,
+        parameters: Any,
+        parameter_state: Any,
+        hidden: Any | None,
+        delta: Any | None,
+        delta_state: Any | None,
+        chunks: int,
+        reciprocal: bool,
+        optimizer: str,
+        relation_optimizer: str,
+        lr: float,
+        eps: float,
+        threads: int,
+    ) -> float: ...
+
 def normal_rows(seed: int, begin: int, scale: float, out: Any, *, threads: int) -> None: ...
 def power_law_weights(seed: int, exponent: float, most: float, nodes: int, threads: int) -> NDArray[np.float64]: ...
 def candidate_edges(

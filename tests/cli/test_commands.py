@@ -72,6 +72,28 @@ def test_bench_out_of_core_counts_loads_and_bytes_by_order():
     assert all(row["ours"] > 0 and row["limit"] > 0 for row in rows if row["metric"] == "epoch")
 
 
+def test_bench_link_times_an_epoch_and_ranks_what_was_learned(tmp_path):
+    triples = torch.stack([torch.arange(300) % 60, torch.arange(300) % 3, (torch.arange(300) + 7) % 60], 1).int()
+    extra = {"train": triples[:260], "valid": triples[260:280], "test": triples[280:]}
+    graph = hr.Graph.from_edges(triples[:, 0], triples[:, 2], 60)
+    hr.Dataset(graph, extra=extra, info={"num_relations": 3, "name": "ring"}).save(tmp_path / "ring")
+    peer = tmp_path / "python"  # an interpreter without the peers
+    peer.write_text("#!/bin/sh\nexit 3\n")
+    peer.chmod(0o755)
+    options = ["--data", str(tmp_path / "ring"), "--repeats", "1", "--threads", "1", "--peers-python", str(peer), "--json"]
+    result = runner.invoke(app, ["bench", "link", *options])
+    assert result.exit_code == 0, result.output
+    epoch, quality = json.loads(result.stdout)
+    assert (epoch["metric"], epoch["unit"], epoch["peers"]) == ("epoch", "s", {})
+    assert epoch["ours"] > 0
+    assert epoch["limit"] > 0
+    assert 0 < quality["ours"] <= 1
+    peer.write_text("#!/bin/sh\necho 'the disk is full' >&2\nexit 1\n")
+    failed = runner.invoke(app, ["bench", "link", *options])
+    assert failed.exit_code == 2
+    assert "the disk is full" in failed.output
+
+
 def test_bench_attend_times_a_step_and_measures_its_memory():
     options = ["--scale", "0.001", "--repeats", "1", "--against", "torch", "--json"]
     result = runner.invoke(app, ["bench", "attend", *options])

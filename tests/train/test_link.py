@@ -14,6 +14,7 @@ from headrace.train import LinkOptions, Run, Watcher, link, link_flow
 from headrace.train.link import make_decoder
 from headrace.train.link_batches import EdgeBatches
 from headrace.train.link_data import LinkData
+from headrace.train.row_optimizer import RowOptimizer
 
 SMALL = {"dim": 8, "epochs": 2, "batch_size": 64, "negatives": 12, "chunks": 4, "threads": 1, "lr": 0.1, "init": 0.1}
 
@@ -34,11 +35,16 @@ def knowledge():
 
 
 def plain_loop(data, options):
-    """The same training in plain PyTorch: a dense table, gradients by autograd, Adagrad, one batch after the other."""
+    """The same training in plain PyTorch: a dense table, gradients by autograd, Adagrad, one batch after the other.
+
+    Losses and optimizers are the library's own: each is checked against its formula in a test of its own.
+    """
     edges, decoder = LinkData.of(data), make_decoder(LinkData.of(data), options)
     table = InMemory.create(edges.num_nodes, options.dim, init=(options.init, options.seed)).rows
-    squares = torch.zeros(edges.num_nodes, 1 if options.optimizer == "row_adagrad" else options.dim)
-    relation_squares = torch.zeros_like(decoder.relation)
+    optimizer = RowOptimizer(options.optimizer)
+    relation_optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
+    squares = torch.zeros(edges.num_nodes, optimizer.state_width(options.dim))
+    relation_squares = torch.zeros(len(decoder.relation), relation_optimizer.state_width(decoder.relation_width))
     negatives = hr.sample.SharedNegatives(
         edges.num_nodes, amount=options.negatives, chunks=options.chunks, degree_fraction=options.degree_fraction, seed=options.seed
     )
@@ -54,11 +60,13 @@ def plain_loop(data, options):
             h, t, n = F.embedding(torch.cat([head, tail, drawn.flatten()]), table).split([len(head), len(tail), drawn.numel()])
             shape = (chunks, len(head) // chunks)
             query = torch.cat([question.view(*shape, -1) for question in decoder.queries(h, relation, t)], 1)
-            positive = decoder.compare(query, torch.cat([t.view(*shape, -1), h.view(*shape, -1)], 1))
-            answer = torch.cat([tail.view(shape), head.view(shape)], 1)
-            negative = decoder.score(query, n.view(chunks, -1, options.dim))
-            negative = negative.masked_fill(answer[:, :, None] == drawn[:, None], LOW)
-            loss = loss_of(positive, negative)
+            same = torch.cat([tail.view(shape), head.view(shape)], 1)[:, :, None] == drawn[:, None]
+            answer, candidates = torch.cat([t.view(*shape, -1), h.view(*shape, -1)], 1), n.view(chunks, -1, options.dim)
+            if options.loss == "softmax":
+                loss = hr.nn.shared_softmax_loss(query, answer, candidates, hidden=same.flatten().nonzero()[:, 0])
+            else:
+                positive = decoder.compare(query, answer)
+                loss = loss_of(positive, decoder.score(query, candidates).masked_fill(same, LOW))
             if options.regularizer == "n3":
                 of_relation = torch.cat([decoder.parameters_of(relation, side=side) for side in ("tail", "head")])
                 loss = loss + Penalty(3, options.regularization)([decoder.moduli(x) for x in (h, t, of_relation)])
@@ -66,10 +74,11 @@ def plain_loop(data, options):
             losses.append(loss.item())
             with torch.no_grad():
                 table = table.detach()
-                squares += grad.square() if options.optimizer == "adagrad" else grad.square().mean(1, keepdim=True)
-                table += -options.lr * grad / (squares.sqrt() + 1e-10)
-                relation_squares += relation_grad.square()
-                decoder.relation += -options.lr * relation_grad / (relation_squares.sqrt() + 1e-10)
+                delta, added = optimizer.deltas(grad, squares, lr=options.lr)
+                table, squares = table + delta, squares + added
+                delta, added = relation_optimizer.deltas(relation_grad, relation_squares, lr=options.lr)
+                decoder.relation += delta
+                relation_squares += added
     return table, decoder, losses
 
 
@@ -88,6 +97,11 @@ class Losses(Watcher):
     "changes",
     [
         {"decoder": "distmult"},
+        {"decoder": "distmult", "reciprocal": True, "batch_size": 50, "optimizer": "sgd", "lr": 1.0},
+        {"decoder": "complex", "optimizer": "adagrad", "batch_size": 1, "chunks": 1, "epochs": 1},
+        {"decoder": "complex", "reciprocal": True, "chunks": 7, "threads": 2},
+        {"decoder": "distmult", "dim": 47, "batch_size": 150, "chunks": 1, "negatives": 70, "threads": 2},
+        {"decoder": "rescal"},
         {"decoder": "complex", "reciprocal": True, "regularizer": "n3", "regularization": 0.01, "optimizer": "adagrad"},
         {"decoder": "transe", "norm": "l2", "loss": "self_adversarial", "margin": 2.0},
         {"decoder": "rotate", "loss": "margin", "negatives": 5, "chunks": 3, "degree_fraction": 0.0},
@@ -152,6 +166,15 @@ def test_batches_in_flight_are_bounded_and_still_learn(knowledge):
     assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]
     assert {s["name"] for s in seen.epochs[0]["stages"]} == {"load", "to device", "compute", "from device", "update", "consumer"}
     assert bool(result.rows.rows.isfinite().all())
+
+
+@pytest.mark.parametrize("decoder", ["dot", "distmult", "complex"])
+def test_rows_in_main_memory_are_never_stale(knowledge, decoder):
+    exact = link(knowledge, small(decoder=decoder, batch_size=10))
+    ahead = link(knowledge, small(decoder=decoder, batch_size=10, staleness=6, threads=2))
+    assert torch.equal(exact.rows.rows, ahead.rows.rows)
+    assert torch.equal(exact.rows.state, ahead.rows.state)
+    assert torch.equal(exact.decoder.relation, ahead.decoder.relation)
 
 
 def test_known_edges_can_be_left_out_of_negatives(knowledge):

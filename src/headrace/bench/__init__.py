@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from headrace.bench import advise, aggregate, attend, cache, gather, loader, out_of_core, sampling, train, whole_graph
+from headrace.bench import advise, aggregate, attend, cache, gather, link, loader, out_of_core, sampling, train, whole_graph
 from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 
@@ -31,6 +31,7 @@ BENCHES: dict[str, Callable[[Setting], list[Row]]] = {
     "loader": loader.run,
     "train": train.run,
     "whole-graph": whole_graph.run,
+    "link": link.run,
     "out-of-core": out_of_core.run,
     "advise": advise.run,
     "gpu-aggregate": _on_gpu("gpu_aggregate"),

@@ -30,7 +30,10 @@ class Setting(LinkSetting):
     batches: int = field(default=20, metadata={"help": "batches per timing"})
     repeats: int = field(default=5, metadata={"help": "timings of each, of which the median counts"})
     against: tuple[str, ...] = field(
-        default=(), metadata={"help": "peers to run (pyg, dgl, torch); all that are installed by default"}
+        default=(), metadata={"help": "peers to run (pyg, dgl, torch, biggraph, pykeen); all that are installed by default"}
+    )
+    peers_python: str | None = field(
+        default=None, metadata={"help": "with link: an interpreter whose environment has the peers (default: this one)"}
     )
     progress: Callable[[str], None] = field(default=lambda _: None)
 

@@ -9,6 +9,7 @@ from headrace.nn.gin import GINConv
 from headrace.nn.gnn import GNN, Layer
 from headrace.nn.order import keeping_pays, step_cost, transform_first
 from headrace.nn.sage import SAGEConv
+from headrace.nn.shared_softmax import shared_softmax_loss
 
 __all__ = [
     "GNN",
@@ -26,6 +27,7 @@ __all__ = [
     "SAGEConv",
     "TransE",
     "keeping_pays",
+    "shared_softmax_loss",
     "step_cost",
     "transform_first",
 ]

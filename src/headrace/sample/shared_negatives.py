@@ -54,7 +54,7 @@ class SharedNegatives:
         self.from_batch = round(amount * degree_fraction)
         self.threads = thread_count(threads)
         self._weight = None if weight is None else _checked(weight, num_nodes)
-        self._of_ranges: tuple[tuple[tuple[int, int], ...], Tensor, Tensor, Tensor | None] | None = None
+        self._of_ranges: tuple[tuple[tuple[int, int], ...], Tensor, Tensor, Tensor | None, int, int] | None = None
 
     def sample(
         self, head: Any, tail: Any, *, epoch: int = 0, batch: int = 0, ranges: Ranges | None = None, chunks: int | None = None
@@ -65,8 +65,7 @@ class SharedNegatives:
         ends = torch.cat([as_ids_near(head, "head", where).long(), as_ids_near(tail, "tail", where).long()])
         if self.from_batch and not len(ends):
             raise ValueError("a batch without edges has no ends to draw from: use degree_fraction 0")
-        starts, before, cumulative = self._domain(ranges)
-        total = int(before[-1])
+        starts, before, cumulative, first, total = self._domain(ranges)
         from_ends, drawn, _ = _native.negatives(
             chunks * self.amount,
             seed=self.seed,
@@ -86,16 +85,17 @@ class SharedNegatives:
         if len(starts) > 1:
             part = torch.searchsorted(before, ids, right=True) - 1
             ids = ids - before[part] + starts[part]
-        elif starts[0]:
-            ids = ids + starts[0]
+        elif first:
+            ids = ids + first
         ids = _moved(ids, where)
         if self.from_batch:
-            chosen = torch.from_numpy(from_ends).view(chunks, self.amount)[:, : self.from_batch].contiguous()
-            ids[:, : self.from_batch] = ends[_moved(chosen, where)]
+            chosen = _moved(torch.from_numpy(from_ends).view(chunks, self.amount)[:, : self.from_batch].flatten(), where)
+            ids[:, : self.from_batch] = ends.index_select(0, chosen).view(chunks, -1)
         return ids
 
-    def _domain(self, ranges: Ranges | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Where the ranges start, how many nodes come before each (and in all), and the running sums of their weights."""
+    def _domain(self, ranges: Ranges | None) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
+        """Where the ranges start, how many nodes come before each (and in all), and the running sums of their weights; the first
+        start and all nodes once more, as numbers."""
         given = tuple((int(a), int(b)) for a, b in ranges) if ranges is not None else ((0, self.num_nodes),)
         kept = self._of_ranges
         if kept is None or kept[0] != given:
@@ -107,7 +107,7 @@ class SharedNegatives:
                 cumulative = torch.cat([self._weight[a:b] for a, b in given]).cumsum(0)
                 if not float(cumulative[-1]) > 0:
                     raise ValueError(f"all nodes of the ranges {list(given)} have weight 0: there is nothing to draw")
-            kept = self._of_ranges = (given, starts, before, cumulative)
+            kept = self._of_ranges = (given, starts, before, cumulative, given[0][0], int(before[-1]))
         return kept[1:]
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headrace.nn import Decoder
+from headrace.nn import RESCAL, ComplEx, Decoder, DistMult, Dot, shared_softmax_loss
 from headrace.nn.link_losses import LOW, Penalty, loss_named, one_vs_all_loss
 from headrace.pipeline import Stage
 from headrace.sample import KnownEdges, SharedNegatives, drawn_as
@@ -32,6 +32,7 @@ from headrace.train.link_batches import EdgeBatch
 from headrace.train.link_encoder import LinkEncoder
 from headrace.train.link_memory import edges_fit
 from headrace.train.link_options import LinkOptions
+from headrace.train.link_step import NativeStep, StepEdges, has_native_step, numbered
 from headrace.train.row_optimizer import RowOptimizer
 
 
@@ -94,6 +95,12 @@ class LinkFlow:
         self.relation_optimizer = RowOptimizer("sgd" if options.optimizer == "sgd" else "adagrad")
         width = self.relation_optimizer.state_width(decoder.relation_width)
         self.relation_state = torch.zeros(len(decoder.relation), width, device=self.device)
+        self.step: NativeStep | None = None
+        if encoder is None and has_native_step(decoder, options):
+            self.step = NativeStep(decoder, self.optimizer, self.relation_optimizer, threads=options.threads)
+        # Rows in main memory are stepped where they are: no copies, and none is ever stale.
+        self.in_place = self.step is not None and isinstance(rows, InMemory) and rows.rows.dtype == torch.float32
+        self.shares = options.loss == "softmax" and type(decoder) in (Dot, DistMult, ComplEx, RESCAL) and self.device.type == "cpu"
         self.loss = loss_named(options.loss, margin=options.margin, temperature=options.temperature)
         power = {"none": 0, "n3": 3, "l1": 1, "l2": 2, "l3": 3}[options.regularizer]
         self.penalty = Penalty(power, options.regularization) if power else None
@@ -133,6 +140,9 @@ class LinkFlow:
             return batch
         if self.encoder is not None:
             self.encoder.sample(batch)
+        if self.in_place:
+            batch.bytes = len(batch.ids) * 4 * (self.rows.width + self.rows.state_width)
+            return batch
         if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
             batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
         else:
@@ -142,8 +152,8 @@ class LinkFlow:
 
     def _number(self, batch: LinkBatch) -> None:
         """A batch's edges, its negatives, and a number for each node that it needs."""
-        head, relation, tail = self.triples[batch.edges.positions].long().unbind(1)
-        batch.relation = relation
+        head, relation, tail = self.triples.index_select(0, batch.edges.positions).long().unbind(1)
+        batch.relation = relation = relation.contiguous()
         if self.negatives is None:
             batch.place = torch.cat([head, tail])
             return
@@ -151,8 +161,9 @@ class LinkFlow:
         drawn = self.negatives.sample(
             head, tail, epoch=batch.epoch, batch=batch.edges.index, ranges=batch.edges.ranges, chunks=batch.chunks
         )
-        batch.ids, batch.place = torch.unique(torch.cat([head, tail, drawn.flatten()]), return_inverse=True)
-        batch.hidden = self._hidden(head, relation, tail, drawn)
+        batch.ids, batch.place = numbered(torch.cat([head, tail, drawn.flatten()]))
+        if self.step is None or self.known is not None:  # the native step sees by itself which negatives are the answer
+            batch.hidden = self._hidden(head, relation, tail, drawn)
 
     def to_device(self, batch: LinkBatch) -> LinkBatch:
         """Copy what is not there."""
@@ -168,6 +179,8 @@ class LinkFlow:
         """The loss, the relations' update, and what is to be added to rows and state."""
         if self.copies is not None and batch.ready is not None:
             self.copies.receive([getattr(batch, name) for name in _MOVED], batch.ready)
+        if self.step is not None:
+            return self._native_step(self.step, batch)
         if batch.ids is None:
             assert isinstance(self.rows, InMemory)
             rows, state = self.rows.rows.detach().requires_grad_(), self.rows.state
@@ -194,6 +207,21 @@ class LinkFlow:
             batch.ready = self.copies.mark()
         return batch
 
+    def _native_step(self, step: NativeStep, batch: LinkBatch) -> LinkBatch:
+        assert batch.ids is not None
+        assert batch.place is not None
+        assert batch.relation is not None
+        edges = StepEdges(batch.place, batch.relation, self.relation_state, batch.hidden, batch.chunks, batch.lr)
+        if self.in_place:
+            assert isinstance(self.rows, InMemory)
+            loss = step.update_(self.rows.rows, self.rows.state, batch.ids, edges)
+        else:
+            assert batch.rows is not None
+            assert batch.state is not None
+            loss, batch.rows, batch.state = step.deltas(batch.rows, batch.state, edges)
+        batch.loss = torch.tensor(loss)
+        return batch
+
     def from_device(self, batch: LinkBatch) -> LinkBatch:
         """Copy deltas to where the rows are."""
         if self.copies is not None and batch.ready is not None:
@@ -205,6 +233,9 @@ class LinkFlow:
 
     def update(self, batch: LinkBatch) -> LinkBatch:
         """Add deltas to rows and state; let go of the partitions."""
+        if self.in_place:
+            batch.place = batch.hidden = None
+            return batch
         try:
             assert batch.rows is not None
             assert batch.state is not None
@@ -236,6 +267,9 @@ class LinkFlow:
         if batch.ids is None:
             scores = decoder.score(query, rows[None])[0]
             loss = one_vs_all_loss(scores, torch.cat([batch.place[size:], batch.place[:size]]))
+        elif self.shares:
+            answer = torch.cat([tail.view(shape), head.view(shape)], dim=1)
+            loss = shared_softmax_loss(query, answer, others.view(chunks, -1, dim), hidden=batch.hidden)
         else:
             positive = decoder.compare(query, torch.cat([tail.view(shape), head.view(shape)], dim=1))
             negative = decoder.score(query, others.view(chunks, -1, dim))

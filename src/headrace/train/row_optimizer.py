@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
+
+from headrace import _native
 
 RowOptimizerName = Literal["row_adagrad", "adagrad", "sgd"]
 NAMES = ("row_adagrad", "adagrad", "sgd")
@@ -37,7 +40,12 @@ class RowOptimizer:
         return {"row_adagrad": 1, "adagrad": dim, "sgd": 0}[self.name]
 
     def deltas(self, grad: Tensor, state: Tensor, *, lr: float) -> tuple[Tensor, Tensor]:  # [k, d], [k, s] -> [k, d], [k, s]
-        """What to add to rows and to their state."""
+        """What to add to rows and to their state. On the CPU, in float32, by one pass over the gradients."""
+        if grad.is_cpu and grad.dtype == state.dtype == torch.float32:
+            grad, state = grad.detach().contiguous(), state.detach().contiguous()
+            delta, added = torch.empty_like(grad), torch.empty_like(state)
+            _native.row_updates(self.name, grad, state, delta, added, lr=lr, eps=self.eps, threads=torch.get_num_threads())
+            return delta, added
         if self.name == "sgd":
             return -lr * grad, state
         squares = grad.square()

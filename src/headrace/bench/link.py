@@ -1,0 +1,160 @@
+"""Link prediction: seconds of an epoch beside PyTorch-BigGraph and PyKEEN, and how well ours and BigGraph's ranks.
+
+DistMult with relations for either side (BigGraph has those of necessity), softmax over 50 ends of the batch and 50 uniform nodes a
+question, Adagrad, on fb15k. Peers run in processes of their own, by `peers_python` where they have an environment of their own. The
+limit of an epoch is its products, forward and for two gradients, at the rate of one large product of torch.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.bench import link_peers
+from headrace.bench.measure import Row
+from headrace.bench.setting import Setting, threads_of
+from headrace.graph import Dataset, load, open_dataset
+from headrace.nn import DistMult, shared_softmax_loss
+from headrace.nn.link_losses import softmax_loss
+from headrace.store import InMemory
+from headrace.train import LinkOptions, Watcher, link
+from headrace.train.link_data import LinkData
+from headrace.train.ranking import rank
+
+DIM, BATCH, NEGATIVES, CHUNKS, EPOCHS = 100, 1000, 100, 10, 10
+NAMES = {"biggraph": "PyTorch-BigGraph", "pykeen": "PyKEEN, a part of an epoch scaled"}
+
+
+def run(setting: Setting) -> list[Row]:
+    """Turns of ours and BigGraph, the median of each; PyKEEN once, for it takes minutes."""
+    data = load("fb15k") if setting.data is None else open_dataset(Path(setting.data))
+    edges = LinkData.of(data)
+    batch = min(BATCH, len(edges.train))
+    case = f"{data.info.get('name') or setting.data}, DistMult, d={DIM}, batches of {batch}, {NEGATIVES} negatives a question"
+    seconds: dict[str, list[float]] = {"ours": []}
+    mrr: dict[str, float] = {}
+    with threads_of(setting.threads), tempfile.TemporaryDirectory() as folder:
+        _check_agree(batch)
+        for turn in range(setting.repeats):
+            setting.progress(f"turn {turn + 1}: {EPOCHS} epochs of ours")
+            seconds["ours"].append(_ours(data, setting.threads, batch, mrr))
+            for peer in ("biggraph", "pykeen") if turn == 0 else ("biggraph",):
+                if not setting.wants(peer) or (turn and peer not in seconds):
+                    continue
+                setting.progress(f"turn {turn + 1}: {NAMES[peer]}")
+                out = Path(folder) / f"{peer}.npz"
+                found = _peer(peer, edges, setting, out, batch)
+                if found is not None:
+                    seconds.setdefault(peer, []).append(found)
+                if found is not None and out.exists() and peer not in mrr:
+                    mrr[peer] = _mrr_of(out, edges)
+        limit = _limit(len(edges.train))
+    median = {NAMES.get(name, name): statistics.median(taken) for name, taken in seconds.items()}
+    named = {NAMES.get(name, name): value for name, value in mrr.items()}
+    rows = [Row("link", case, "epoch", "s", median.pop("ours"), median, limit)]
+    if len(edges.test):
+        rows.append(Row("link", case, f"filtered MRR of the test edges after {EPOCHS} epochs", "share", named.pop("ours"), named))
+    return rows
+
+
+def _check_agree(batch: int) -> None:
+    """What is timed is the loss that its plain formula gives, with its gradients, or nothing is timed."""
+    generator = torch.Generator().manual_seed(0)
+    counts = (batch // 5, batch // 5, NEGATIVES)
+    query, answer, candidates = (torch.randn(2, count, DIM, generator=generator) / 5 for count in counts)
+    given = [x.requires_grad_() for x in (query, answer, candidates)]
+    ours = shared_softmax_loss(query, answer, candidates)
+    plain = softmax_loss((query * answer).sum(-1), torch.bmm(query, candidates.transpose(1, 2)))
+    pairs = zip(torch.autograd.grad(ours, given), torch.autograd.grad(plain, given), strict=True)
+    if not torch.allclose(ours, plain) or not all(torch.allclose(a, b, atol=1e-6) for a, b in pairs):
+        raise RuntimeError(f"the loss is {ours.item()} and by its plain formula {plain.item()}: nothing is timed")
+
+
+class _Seconds(Watcher):
+    """What epochs took."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    def epoch(self, facts: dict[str, Any]) -> None:
+        self.taken.append(facts["epoch_seconds"])
+
+
+def _ours(data: Dataset, threads: int, batch: int, mrr: dict[str, float]) -> float:
+    options = LinkOptions(
+        decoder="distmult",
+        reciprocal=True,
+        dim=DIM,
+        batch_size=batch,
+        negatives=NEGATIVES,
+        chunks=CHUNKS,
+        degree_fraction=0.5,
+        epochs=EPOCHS,
+        eval_edges=1,
+        test_edges=1 if "ours" in mrr else 0,
+        threads=threads,
+    )
+    seen = _Seconds()
+    result = link(data, options, watcher=seen)
+    if "ours" not in mrr and result.test:
+        mrr["ours"] = result.test["mrr"]
+    return statistics.median(seen.taken[1:])
+
+
+def _peer(peer: str, edges: LinkData, setting: Setting, out: Path, batch: int) -> float | None:
+    """Seconds of an epoch, or None where the peer is not installed."""
+    triples, order = out.with_name("triples.npy"), out.with_name("given.json")
+    shuffled = edges.train[torch.randperm(len(edges.train), generator=torch.Generator().manual_seed(0))]
+    np.save(triples, shuffled.numpy())
+    given = {
+        "triples": str(triples),
+        "nodes": edges.num_nodes,
+        "relations": edges.num_relations,
+        "dim": DIM,
+        "batch": batch,
+        "negatives": NEGATIVES,
+        "epochs": EPOCHS,
+        "threads": setting.threads,
+        "out": str(out),
+    }
+    order.write_text(json.dumps(given))
+    command = [setting.peers_python or sys.executable, str(Path(link_peers.__file__)), peer, str(order)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == link_peers.ABSENT:
+        return None
+    if done.returncode:
+        raise ValueError(f"{NAMES[peer]} failed: {done.stderr.strip()[-500:]}")
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
+
+
+def _mrr_of(file: Path, edges: LinkData) -> float:
+    """The filtered MRR of what BigGraph learned, by our ranking."""
+    with np.load(file) as learned:
+        rows, relation = (torch.from_numpy(learned[name]).float() for name in ("rows", "relation"))
+    decoder = DistMult(rows.shape[1], edges.num_relations, reciprocal=True)
+    with torch.no_grad():
+        decoder.relation.copy_(relation)
+    found = rank(decoder, InMemory(rows, torch.zeros(len(rows), 0)), edges.test, known=edges.known())
+    assert found.filtered is not None
+    return found.filtered.mrr
+
+
+def _limit(edges: int) -> float:
+    """Seconds of an epoch's products at the rate of one that fills the machine."""
+    size = 1024
+    left, right = torch.randn(size, size), torch.randn(size, size)
+    taken = []
+    for _ in range(10):
+        begin = perf_counter()
+        left @ right
+        taken.append(perf_counter() - begin)
+    return 3 * 2 * 2 * edges * NEGATIVES * DIM / (2 * size**3 / min(taken))
