@@ -55,7 +55,7 @@ class LinkBatch:
     degree: Tensor | None = None  # [u], where the encoder asks for it
     rows: Tensor | None = None  # [u, d], and then what is added to them
     state: Tensor | None = None  # [u, s], and then what is added to it
-    loss: Tensor | None = None
+    loss: Tensor | float | None = None
     bytes: int = 0  # of rows and state that were read
     host_ids: Tensor | None = None
     ready: Any = None  # when what was launched for this batch has ended
@@ -219,7 +219,7 @@ class LinkFlow:
             assert batch.rows is not None
             assert batch.state is not None
             loss, batch.rows, batch.state = step.deltas(batch.rows, batch.state, edges)
-        batch.loss = torch.tensor(loss)
+        batch.loss = loss
         return batch
 
     def from_device(self, batch: LinkBatch) -> LinkBatch:
