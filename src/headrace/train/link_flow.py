@@ -219,7 +219,7 @@ class LinkFlow:
             assert batch.rows is not None
             assert batch.state is not None
             loss, batch.rows, batch.state = step.deltas(batch.rows, batch.state, edges)
-        batch.loss = loss
+        batch.loss = float(np.float32(loss))  # as a tensor would have it
         return batch
 
     def from_device(self, batch: LinkBatch) -> LinkBatch:
