@@ -10,7 +10,7 @@ from headrace.cli.config import read_config
 from headrace.train import LinkOptions, link
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "fb15k237-distmult-comet.toml"
-MOST = 0.01  # measured: 0.2300 in memory, 0.2232 on disk with seed 0
+MOST = 0.005  # measured: 0.2300 in memory, 0.2275 on disk with seed 0
 
 
 @pytest.mark.slow

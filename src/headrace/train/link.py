@@ -214,9 +214,7 @@ def _rows(edges: LinkData, options: LinkOptions, folder: Path | None, opened: Ex
             seed=options.seed,
             threads=options.threads,
         )
-    # Stages that overlap on the CPU share its cores with the computation: each gathers and adds by itself.
-    threads = 1 if options.staleness > 1 and options.device == "cpu" else options.threads
-    store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, pool=pool, threads=threads)
+    store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, pool=pool, threads=options.threads)
     return opened.enter_context(store)
 
 

@@ -6,7 +6,8 @@
     from device  copy what is to be added to rows and state back
     update       add it
 
-Rows that live with the computation are gathered and added to there, and the copies are of ids alone.
+Rows that live on a GPU with the computation are gathered and added to there, and the copies are of ids alone. Where a CPU computes,
+rows are gathered and added to in the stage `compute`.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class LinkFlow:
         self.step: NativeStep | None = None
         if encoder is None and has_native_step(decoder, options):
             self.step = NativeStep(decoder, self.optimizer, self.relation_optimizer, threads=options.threads)
-        # Rows in main memory are stepped where they are: no copies, and none is ever stale.
+        # Rows in main memory are stepped where they are, without copies.
         self.in_place = self.step is not None and isinstance(rows, InMemory) and rows.rows.dtype == torch.float32
         self.shares = options.loss == "softmax" and type(decoder) in (Dot, DistMult, ComplEx, RESCAL) and self.device.type == "cpu"
         self.loss = loss_named(options.loss, margin=options.margin, temperature=options.temperature)
@@ -127,7 +128,7 @@ class LinkFlow:
         ]
 
     def load(self, batch: LinkBatch) -> LinkBatch:
-        """Draw negatives, number the nodes, and gather rows that are on the host."""
+        """Draw negatives, number the nodes, and gather their rows, if those are to be copied."""
         if self.ahead:
             assert self.copies is not None
             with self.copies.ahead():
@@ -140,9 +141,18 @@ class LinkFlow:
             return batch
         if self.encoder is not None:
             self.encoder.sample(batch)
-        if self.in_place:
-            batch.bytes = len(batch.ids) * 4 * (self.rows.width + self.rows.state_width)
-            return batch
+        return batch if self.at_home else self._gathered(batch)
+
+    @property
+    def at_home(self) -> bool:
+        """Whether the processor that computes owns the rows: a batch gathers them when its turn has come and adds to them before
+        the next one does, so that none is ever stale. To gather earlier would only take the same processor's time earlier. An
+        encoder gathers many more rows, and ahead.
+        """
+        return self.device.type == "cpu" and self.copies is None and self.encoder is None
+
+    def _gathered(self, batch: LinkBatch) -> LinkBatch:
+        assert batch.ids is not None
         if isinstance(self.rows, InMemory) and self.direct:  # `gather` looks at ids, for which the host would wait
             batch.rows, batch.state = self.rows.rows[batch.ids], self.rows.state[batch.ids]
         else:
@@ -179,8 +189,19 @@ class LinkFlow:
         """The loss, the relations' update, and what is to be added to rows and state."""
         if self.copies is not None and batch.ready is not None:
             self.copies.receive([getattr(batch, name) for name in _MOVED], batch.ready)
+        if self.at_home and batch.ids is not None and not self.in_place:
+            self._gathered(batch)
         if self.step is not None:
-            return self._native_step(self.step, batch)
+            self._native_step(self.step, batch)
+        else:
+            self._autograd_step(batch)
+        if self.at_home and not self.in_place:
+            self._add(batch)
+        if self.copies is not None:
+            batch.ready = self.copies.mark()
+        return batch
+
+    def _autograd_step(self, batch: LinkBatch) -> None:
         if batch.ids is None:
             assert isinstance(self.rows, InMemory)
             rows, state = self.rows.rows.detach().requires_grad_(), self.rows.state
@@ -203,11 +224,8 @@ class LinkFlow:
                 self.encoder.update(weight_grad, lr=batch.lr)
             batch.rows, batch.state = self.optimizer.deltas(grad, state, lr=batch.lr)
         batch.loss = loss.detach()
-        if self.copies is not None:
-            batch.ready = self.copies.mark()
-        return batch
 
-    def _native_step(self, step: NativeStep, batch: LinkBatch) -> LinkBatch:
+    def _native_step(self, step: NativeStep, batch: LinkBatch) -> None:
         assert batch.ids is not None
         assert batch.place is not None
         assert batch.relation is not None
@@ -215,12 +233,12 @@ class LinkFlow:
         if self.in_place:
             assert isinstance(self.rows, InMemory)
             loss = step.update_(self.rows.rows, self.rows.state, batch.ids, edges)
+            batch.bytes = len(batch.ids) * 4 * (self.rows.width + self.rows.state_width)
         else:
             assert batch.rows is not None
             assert batch.state is not None
             loss, batch.rows, batch.state = step.deltas(batch.rows, batch.state, edges)
         batch.loss = float(np.float32(loss))  # as a tensor would have it
-        return batch
 
     def from_device(self, batch: LinkBatch) -> LinkBatch:
         """Copy deltas to where the rows are."""
@@ -233,26 +251,28 @@ class LinkFlow:
 
     def update(self, batch: LinkBatch) -> LinkBatch:
         """Add deltas to rows and state; let go of the partitions."""
-        if self.in_place:
-            batch.place = batch.hidden = None
-            return batch
         try:
-            assert batch.rows is not None
-            assert batch.state is not None
-            if isinstance(self.rows, InMemory) and (batch.ids is None or self.direct):
-                for table, delta in ((self.rows.rows, batch.rows), (self.rows.state, batch.state)):
-                    if batch.ids is None:
-                        table.add_(delta)
-                    else:
-                        table.index_add_(0, batch.ids, delta)  # ids are unique: no two threads of the GPU add to one row
-            else:
-                assert batch.ids is not None
-                self.rows.add_(batch.ids, batch.rows, batch.state)
+            if not self.at_home:
+                self._add(batch)
         finally:
             if batch.hold is not None:
                 batch.hold.release()
         batch.rows = batch.state = batch.hidden = batch.place = batch.indptr = batch.indices = batch.degree = None
         return batch
+
+    def _add(self, batch: LinkBatch) -> None:
+        assert batch.rows is not None
+        assert batch.state is not None
+        if isinstance(self.rows, InMemory) and (batch.ids is None or self.direct):
+            for table, delta in ((self.rows.rows, batch.rows), (self.rows.state, batch.state)):
+                if batch.ids is None:
+                    table.add_(delta)
+                else:
+                    table.index_add_(0, batch.ids, delta)  # ids are unique: no two threads of the GPU add to one row
+        else:
+            assert batch.ids is not None
+            self.rows.add_(batch.ids, batch.rows, batch.state)
+        batch.rows = batch.state = None
 
     def loss_of(self, rows: Tensor, batch: LinkBatch) -> Tensor:  # [u, d] -> []
         """The mean loss of a batch's questions, two an edge, and the penalty."""

@@ -20,7 +20,7 @@ class LinkOptions(LoopOptions):
     epochs: int = option(10, "passes over the training edges")
     lr: float = option(0.1, "learning rate of rows, relations and an encoder's weights")
     staleness: int = option(
-        1, "batches in flight, at the most; 1 is exact, with more a row may miss the updates of so many batches"
+        1, "batches in flight, at the most; 1 is exact; with a GPU and more, a row may miss the updates of so many batches"
     )
     decoder: Literal["auto", "dot", "distmult", "complex", "rescal", "transe", "rotate"] = option(
         "auto", "how an edge is scored (auto: complex where edges have relations, else dot)"
