@@ -78,14 +78,14 @@ def test_a_larger_table_trains_under_a_hard_limit(tmp_path, order):
 def test_an_encoder_keeps_to_the_memory_that_was_told(tmp_path):
     more = {"dim": 128, "batch_size": 100, "chunks": 2, "negatives": 20, "staleness": 2, "order": "best", "epochs": 1}
     options = {**SHAPE, **more, "encoder": "sage", "fanout": [10]}
-    size = {"nodes": 131_072, "train": 20_000, "others": 200, "spare": 0}
+    size = {"nodes": 200_000, "train": 20_000, "others": 200, "spare": 0}
     budgets = (LinkOptions(**{**options, "fanout": (10,), "memory": f"{mib}MiB"}) for mib in range(20, 200))
     least = next(made for made in budgets if sum(memory_of(made, **size).values()) <= made.memory_bytes)
-    assert least.memory_bytes < 131_072 * 129 * 4
-    found = trained_under_limit(tmp_path, {**options, "memory": least.memory}, nodes=131_072, edges=20_000)
+    assert least.memory_bytes < 200_000 * 129 * 4
+    found = trained_under_limit(tmp_path, {**options, "memory": least.memory}, nodes=200_000, edges=20_000)
     assert found["whole"] == "does not fit"
     assert found["result"]["test"]["ranking"] == "full"
-    assert numpy.load(tmp_path / "run" / "encoded.npy", mmap_mode="r").shape == (131_072, 128)
+    assert numpy.load(tmp_path / "run" / "encoded.npy", mmap_mode="r").shape == (200_000, 128)
 
 
 def disk(**changes):

@@ -7,7 +7,7 @@ from headrace.train.link_options import LinkOptions
 _GRAPH_BYTES = 56  # of an edge while the graph at hand is made of it: its position, its ends, and two entries of the graph
 _ROWS_BYTES = 96  # of an edge of a partition while its nodes are encoded, which are numbered then
 _NODE_BYTES = 24  # of a node that is at hand: where its neighbours begin, and where a sampler notes its place
-_COPIES = 6  # of rows that a layer and its gradient keep
+_COPIES = 9  # of rows that a layer and its gradient keep, and what a heap that was used for others leaves between them
 
 
 def encoder_memory(options: LinkOptions, *, nodes: int, train: int, state: int, piece: int, heap: int) -> dict[str, int]:
