@@ -7,7 +7,8 @@ import headrace as hr
 from headrace.nn import distance_decoders
 from headrace.sample import KnownEdges, SharedNegatives
 from headrace.store import InMemory
-from headrace.train import LinkOptions, Watcher, link, rank
+from headrace.train import LinkOptions, link, rank
+from link_cases import Losses
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,17 +16,6 @@ pytestmark = [
 ]
 
 SMALL = {"dim": 16, "epochs": 2, "batch_size": 100, "negatives": 20, "chunks": 4, "init": 0.1}
-
-
-class Losses(Watcher):
-    def __init__(self):
-        self.seen, self.epochs = [], []
-
-    def step(self, event, clock):
-        self.seen.append(event.loss)
-
-    def epoch(self, facts):
-        self.epochs.append(facts)
 
 
 @pytest.fixture(scope="module")

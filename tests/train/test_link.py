@@ -10,11 +10,12 @@ from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
 import headrace as hr
 from headrace.nn.link_losses import LOSSES, LOW, Penalty, loss_named
 from headrace.store import InMemory, Partitioned
-from headrace.train import LinkOptions, Run, Watcher, link, link_flow
+from headrace.train import LinkOptions, Run, link, link_flow
 from headrace.train.link import make_decoder
 from headrace.train.link_batches import EdgeBatches
 from headrace.train.link_data import LinkData
 from headrace.train.row_optimizer import RowOptimizer
+from link_cases import Losses
 
 SMALL = {"dim": 8, "epochs": 2, "batch_size": 64, "negatives": 12, "chunks": 4, "threads": 1, "lr": 0.1, "init": 0.1}
 
@@ -80,17 +81,6 @@ def plain_loop(data, options):
                 decoder.relation += delta
                 relation_squares += added
     return table, decoder, losses
-
-
-class Losses(Watcher):
-    def __init__(self):
-        self.seen, self.epochs = [], []
-
-    def step(self, event, clock):
-        self.seen.append(event.loss)
-
-    def epoch(self, facts):
-        self.epochs.append(facts)
 
 
 @pytest.mark.parametrize(

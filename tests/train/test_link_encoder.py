@@ -14,7 +14,7 @@ import headrace as hr
 from headrace.cli import app
 from headrace.nn.link_losses import LOW, loss_named
 from headrace.store import InMemory, Partitioned
-from headrace.train import LinkOptions, Run, Watcher, export, link, link_encoded, neighbours
+from headrace.train import LinkOptions, Run, export, link, link_encoded, neighbours
 from headrace.train.link import make_decoder
 from headrace.train.link_batches import EdgeBatch, EdgeBatches
 from headrace.train.link_data import LinkData
@@ -25,6 +25,7 @@ from headrace.train.link_memory import memory_of
 from headrace.train.link_neighbours import Neighbourhoods, Numbering, without_edges
 from headrace.train.node import torch_threads
 from headrace.train.row_optimizer import RowOptimizer
+from link_cases import Losses
 
 SMALL = {"dim": 8, "epochs": 2, "batch_size": 64, "negatives": 12, "chunks": 4, "threads": 1, "lr": 0.1, "init": 0.1}
 KINDS = ("sage", "gcn", "gin", "gat")
@@ -44,17 +45,6 @@ def knowledge():
     test = torch.cat([triples[220:], torch.tensor([[40, 0, 1], [3, 2, 41]]).int()])
     graph = hr.Graph.from_edges(triples[:, 0], triples[:, 2], nodes + 2)
     return hr.Dataset(graph, extra={"train": train, "valid": triples[200:220], "test": test}, info={"num_relations": 6})
-
-
-class Losses(Watcher):
-    def __init__(self):
-        self.seen, self.epochs = [], []
-
-    def step(self, event, clock):
-        self.seen.append(event.loss)
-
-    def epoch(self, facts):
-        self.epochs.append(facts)
 
 
 class Given:
