@@ -86,6 +86,25 @@ def test_samples_under_way_do_not_disturb_one_another(graph, options):
     assert found.workspace_bytes > 0
 
 
+@pytest.mark.parametrize("mode", ["gpu", "uva"])
+@pytest.mark.parametrize("options", [{}, {"labor": True}, {"disjoint": True}, {"temporal": "last"}], ids=str)
+def test_samples_launched_as_one_are_those_of_one_at_a_time(graph, options, mode):
+    expected = hr.sample.NeighborSampler(graph, [10, 5], **options)
+    found = hr.sample.NeighborSampler(graph, [10, 5], device="cuda", mode=mode, **options)
+    draw = torch.Generator().manual_seed(3)
+    sizes = (300, 300, 7, 0, 299, 300, 300, 300, 300, 50, 2)
+    seeds = [torch.randint(0, graph.num_nodes, (size,), generator=draw) for size in sizes]
+    times = None if expected.temporal is None else [times_for(expected, len(ids)) for ids in seeds]
+    for turn in range(3):  # captured, then replayed
+        given = seeds if turn == 0 else [ids.cuda() if turn == 1 or i % 2 else ids for i, ids in enumerate(seeds)]
+        samples = list(found.samples(given, turn, first=turn, times=times, edge_ids=turn == 1))
+        for i, ids in enumerate(seeds):
+            time = None if times is None else times[i]
+            assert_same(expected.sample(ids, turn, turn + i, time=time, edge_ids=turn == 1), samples[i], (options, turn, i))
+    assert {work.lanes for work in found._launched.workspaces._all} == {4, 8}
+    assert len(found._launched.workspaces._idle) == len(found._launched.workspaces._all)
+
+
 def test_streams_and_threads_do_not_disturb_one_another(graph):
     expected = hr.sample.NeighborSampler(graph, [10, 5])
     found = hr.sample.NeighborSampler(graph, [10, 5], device="cuda")

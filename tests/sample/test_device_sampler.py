@@ -101,6 +101,66 @@ for seeds, error in (([60], IndexError), ([-1], IndexError), ([0.5], ValueError)
 print("equal")
 """
 
+TOGETHER = """
+from unittest import mock
+import torch
+import headrace as hr
+from device_cases import METHODS, assert_same, awkward_graph, interpreted_sampler, times_for
+
+graph = awkward_graph(edge_id=True)
+batches = [[5, 3, 14, 3, 59], [1], [], [0, 7, 9, 7, 2, 58, 4, 11, 30], [8], [13, 13], [2, 40]]
+for name in ("uniform", "weighted", "labor dependent", "disjoint replace", "temporal last"):
+    expected = hr.sample.NeighborSampler(graph, [3, 2], seed=11, **METHODS[name])
+    found = interpreted_sampler(graph, [3, 2], seed=11, **METHODS[name])
+    times = None if expected.temporal is None else [times_for(expected, len(seeds)) for seeds in batches]
+    for together in (1, 3, 4, 8):
+        samples = list(found.samples(batches, 2, first=5, times=times, edge_ids=True, together=together))
+        assert len(samples) == len(batches)
+        for i, seeds in enumerate(batches):
+            time = None if times is None else times[i]
+            assert_same(expected.sample(seeds, 2, 5 + i, time=time, edge_ids=True), samples[i], (name, together, i))
+    every = found._launched.workspaces._all
+    assert {work.lanes for work in every} == {1, 4, 8}
+    assert len(found._launched.workspaces._idle) == len(every) <= 6
+found = interpreted_sampler(graph, [3, 2], seed=11)
+expected = hr.sample.NeighborSampler(graph, [3, 2], seed=11)
+
+# A workspace is taken again only when the last of its samples has been copied or dropped.
+pending = found._launched.start([(torch.tensor([b, 9]), None) for b in range(3)], 0, 4, positions=False)
+(work,) = found._launched.workspaces._all
+assert work.lanes == 4 and not found._launched.workspaces._idle
+assert_same(expected.sample([2, 9], 0, 6), pending[2].finish())
+del pending[0]
+assert not found._launched.workspaces._idle
+assert_same(expected.sample([1, 9], 0, 5), pending[0].finish())
+assert found._launched.workspaces._idle == [work]
+
+# Large samples, those of unknown size, and stamps that would overflow within a group.
+work.base = 2**31 - 1 - 100
+assert [s.num_edges for s in found.samples(batches, 1)] == [s.num_edges for s in expected.samples(batches, 1)]
+with mock.patch("headrace.sample.device._TOGETHER", 2 * found._launched._bound(9).num_edges):
+    assert found._launched.lanes(8, 9) == 2 and found._launched.lanes(8, 200) == 1 and found._launched.lanes(1, 1) == 1
+    for a, b in zip(expected.samples(batches, 1), found.samples(batches, 1), strict=True):
+        assert_same(a, b)
+every, all_of_it = hr.sample.NeighborSampler(graph, [3, -1]), interpreted_sampler(graph, [3, -1])
+for a, b in zip(every.samples(batches), all_of_it.samples(batches), strict=True):
+    assert_same(a, b)
+assert list(found.samples([])) == []
+for bad, error in (({"together": 0}, ValueError), ({"times": [[1]]}, ValueError), ({"first": -1}, ValueError)):
+    try:
+        list(found.samples([[3]], **bad))
+    except error:
+        continue
+    raise AssertionError(bad)
+try:
+    list(found.samples([[1], [2], [60]]))
+    raise AssertionError("node 60")
+except IndexError:
+    pass
+assert len(found._launched.workspaces._idle) == len(found._launched.workspaces._all)
+print("equal")
+"""
+
 LOGARITHMS = """
 import numpy as np
 import torch
@@ -161,6 +221,10 @@ def test_many_batches_share_a_workspace():
     run_interpreted(REUSE)
 
 
+def test_samples_launched_as_one_are_those_of_one_at_a_time():
+    run_interpreted(TOGETHER)
+
+
 def test_any_graph_and_method_equal_the_cpu_sampler():
     run_interpreted(PROPERTY)
 
@@ -183,3 +247,17 @@ def test_start_samples_at_finish_on_the_cpu():
     assert sampler.place.mode == "cpu"
     with pytest.raises(IndexError, match="100"):
         sampler.start([100])
+
+
+def test_samples_of_many_batches_on_the_cpu():
+    graph = hr.generate.community(nodes=100, edges=900, classes=2, features=0).graph
+    sampler = hr.sample.NeighborSampler(graph, [3, 2], seed=1)
+    found = list(sampler.samples(iter([[4, 5], [6]]), 1, first=2, edge_ids=True))
+    for batch, seeds in enumerate([[4, 5], [6]]):
+        expected = sampler.sample(seeds, 1, 2 + batch, edge_ids=True)
+        assert torch.equal(found[batch].nodes, expected.nodes)
+        assert torch.equal(found[batch].edge_id, expected.edge_id)
+    with pytest.raises(ValueError, match="together"):
+        next(sampler.samples([[1]], together=0))
+    with pytest.raises(ValueError, match="temporal"):
+        next(sampler.samples([[1]], times=[[2]]))

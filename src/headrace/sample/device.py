@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 import triton
@@ -14,21 +16,47 @@ from headrace._capture import recording
 from headrace.kernels import _triton_number, _triton_place, _triton_rank, _triton_sample
 from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
-from headrace.sample.workspace import HEAD, STAMPS, TILE, Bound, Workspace, Workspaces
+from headrace.sample.workspace import HEAD, STAMPS, TILE, Bound, Lane, Request, Workspace, Workspaces
 
 _SAMPLE, _LABOR = 1, 6  # Purpose of native/philox.h
 _CHUNK = 256  # tiles whose sums are read at a time
 _SLOTS = 128  # most neighbours that a tile of rows draws together
 _SHORT = 64  # longest row whose ranks a tile of rows compares together
+_MOST_LANES = 8  # samples that are launched as one: more would save little of a launch, and hold up the first
+_TOGETHER = 1 << 23  # edges up to which that pays: kernels of larger samples take longer than their launches
 _MOST_TREES = 2**24 - 1  # tree + 1 stands beside the hop in a Philox counter
+
+
+class _Together:
+    """Samples that were launched as one: their counts, and how many of them still need the workspace."""
+
+    def __init__(self, count: int, read: Callable[[], list[list[int]]]) -> None:
+        self._left, self._read = count, read
+        self._counts: list[list[int]] | None = None
+        self._lock = threading.Lock()
+
+    def counts(self, work: Workspace) -> list[list[int]]:
+        """Of each sample, once all are done."""
+        if self._counts is None:
+            if work.done is not None:
+                work.done.synchronize()
+            self._counts = self._read()
+        return self._counts
+
+    def left_by_last(self) -> bool:
+        """One sample less needs the workspace: whether none does now."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
 
 
 class DeviceSampler:
     """`NeighborSampler` on a device. `indptr` must lie there; the other arrays there or in page-locked host memory (UVA).
 
-    A batch of bounded size is one replay of a captured CUDA graph: memory is reserved for the largest possible sample, all sizes
-    stay on the device, and the host reads them once, at the end. Where a fanout is -1 the bound is unknown, and each hop's sizes
-    are read before the next is launched. Nothing is checked here: the graph must be valid and the seeds nodes of it.
+    A batch of bounded size, or several small ones, are one replay of a captured CUDA graph: memory is reserved for the largest
+    possible sample, all sizes stay on the device, and the host reads them once, at the end. Where a fanout is -1 the bound is
+    unknown, and each hop's sizes are read before the next is launched. Nothing is checked here: the graph must be valid and the
+    seeds nodes of it.
 
     weight: draw by it; `cumulative` (its sums within rows, float64) takes its place with replacement.
     time: of the edges; only those before a seed's time count in its tree (`inclusive`: also those at it), and the `last` of them
@@ -75,23 +103,46 @@ class DeviceSampler:
     def workspace_bytes(self) -> int:
         return self.workspaces.nbytes
 
-    def start(self, seeds: Tensor, epoch: int, batch: int, *, positions: bool, time: Tensor | None = None) -> Pending:
-        """Launch the sample of `seeds`, which must be ids of nodes, int64, on the host or the device, as their times."""
-        if self.disjoint and len(seeds) > _MOST_TREES:
+    def start(self, requests: Sequence[tuple[Tensor, Tensor | None]], epoch: int, first: int, *, positions: bool) -> list[Pending]:
+        """Launch the samples of batches `first`, `first` + 1, ...: for each its seeds, which must be ids of nodes, int64, on the
+        host or the device, and their times."""
+        if not requests:
+            return []
+        largest = max(len(seeds) for seeds, _ in requests)
+        if self.disjoint and largest > _MOST_TREES:
             raise ValueError("too many seeds for disjoint trees: at most 2^24 - 1 fit one batch")
+        asked = [self._request(seeds, time, epoch, first + number) for number, (seeds, time) in enumerate(requests)]
+        lanes = self.lanes(len(requests), largest)
+        groups = (asked[begin : begin + lanes] for begin in range(0, len(asked), lanes))
         with self._here():
-            work = self.workspaces.take()
-            try:
-                bound = self._bound(max(work.seeds, len(seeds))) or self._bound(len(seeds))
-                if bound is None:
-                    return self._step(work, seeds, epoch, batch, positions, time)
-                ranks = work.reserve(bound)
-                send = self._write(work, seeds, epoch, batch, ranks, time)
-                self._leap(work, bound, ranks, positions, send)
-                return self._pending(work, positions, counts=lambda: work.host_counts.tolist())
-            except BaseException:
-                self.workspaces.give_back(work)
-                raise
+            return [pending for group in groups for pending in self._launch(group, lanes, positions)]
+
+    def _request(self, seeds: Tensor, time: Tensor | None, epoch: int, batch: int) -> Request:
+        key = _native.stream_key(self.seed, epoch, 0 if self.labor else batch, _LABOR if self.labor else _SAMPLE)
+        return Request(seeds, time, key, batch)
+
+    def lanes(self, count: int, seeds: int) -> int:
+        """How many of `count` samples of up to so many seeds are launched as one: 1 where they are large or of unknown size."""
+        bound, lanes = self._bound(seeds), min(1 << (count - 1).bit_length(), _MOST_LANES)
+        while lanes > 1 and (bound is None or lanes * bound.num_edges > _TOGETHER):
+            lanes //= 2
+        return lanes
+
+    def _launch(self, requests: list[Request], lanes: int, positions: bool) -> list[Pending]:
+        largest = max(len(asked.seeds) for asked in requests)
+        work = self.workspaces.take(lanes)
+        try:
+            bound = self._bound(max(work.seeds, largest)) or self._bound(largest)
+            if bound is None:
+                (asked,) = requests
+                counts = self._step(work, asked, positions)
+                return self._pending(work, 1, positions, lambda: [counts])
+            ranks = work.reserve(bound)
+            self._leap(work, bound, ranks, positions, send=work.write(requests, ranks=ranks))
+            return self._pending(work, len(requests), positions, work.host_counts.tolist)
+        except BaseException:
+            self.workspaces.give_back(work)
+            raise
 
     def _bound(self, seeds: int) -> Bound | None:
         if seeds not in self._bounds:
@@ -103,31 +154,27 @@ class DeviceSampler:
             return nullcontext()
         return torch.cuda.device(self.device)
 
-    def _write(self, work: Workspace, seeds: Tensor, epoch: int, batch: int, ranks: int, time: Tensor | None) -> bool:
-        key = _native.stream_key(self.seed, epoch, 0 if self.labor else batch, _LABOR if self.labor else _SAMPLE)
-        return work.write(seeds, time, key=key, batch=batch, ranks=ranks)
-
-    def _pending(self, work: Workspace, positions: bool, *, counts: Callable[[], list[int]]) -> Pending:
-        done = work.done
-        if done is not None:
-            done.record(self.workspaces.stream())
+    def _pending(self, work: Workspace, count: int, positions: bool, counts: Callable[[], list[list[int]]]) -> list[Pending]:
+        """The samples in the first `count` lanes, which `counts` counts once they are done. The last one to be copied or dropped
+        gives the workspace back."""
+        if work.done is not None:
+            work.done.record(self.workspaces.stream())
         id_type = torch.int64 if self.edge_id is None else self.edge_id.dtype
+        together = _Together(count, counts)
 
-        def finish() -> Sample:
-            if done is not None:
-                done.synchronize()
+        def finish(lane: int) -> Sample:
             with self._here():
-                return work.copied(counts(), id_type if positions else None)
+                return work.copied(lane, together.counts(work)[lane], id_type if positions else None)
 
         def release() -> None:
-            if done is not None:  # what was launched still reads the host's parameters
-                done.synchronize()
-            self.workspaces.give_back(work)
+            if together.left_by_last():
+                together.counts(work)  # what was launched still reads the host's parameters
+                self.workspaces.give_back(work)
 
-        return Pending(finish, release)
+        return [Pending(partial(finish, lane), release) for lane in range(count)]
 
-    def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool, send: bool) -> None:
-        """All hops at once, and before them the parameters, if they are to be sent."""
+    def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool, *, send: bool) -> None:
+        """All hops of all lanes at once, and before them the parameters, if they are to be sent."""
         which = (bound.seeds, positions, send)
         replay = work.replays.get(which)
         if replay is not None:
@@ -137,16 +184,8 @@ class DeviceSampler:
         def launches() -> None:
             if send:
                 work.send(times=self.time is not None)
-            if self.disjoint:
-                work.table.fill_(-1)
-                self._place(work, "seeds", -1, bound.seeds, ranks, bound.num_nodes)
-            self._number(work, -1, bound.seeds, ranks, bound.num_nodes)
-            for hop in range(len(self.fanouts)):
-                self._draw(work, hop, bound.rows[hop], ranks, bound.num_nodes, positions)
-                if self.disjoint:
-                    self._place(work, "edges", hop, bound.edges[hop], ranks, bound.num_nodes)
-                self._number(work, hop, bound.edges[hop], ranks, bound.num_nodes)
-            self._relabel(work, bound.num_edges, ranks, positions)
+            for lane in range(work.lanes):
+                self._hops(Lane(work, lane), bound, ranks, positions)
             work.host_counts.copy_(work.counts, non_blocking=True)
 
         launches()  # also compiles what has not been compiled
@@ -158,56 +197,69 @@ class DeviceSampler:
                 launches()
             work.replays[which] = graph
 
-    def _step(self, work: Workspace, seeds: Tensor, epoch: int, batch: int, positions: bool, time: Tensor | None) -> Pending:
-        """One hop at a time."""
-        pending, ranks, hops = 1 << 29, 1 << 30, len(self.fanouts)
-        work.reserve_seeds(len(seeds))
-        work.grow(len(seeds), 1)
+    def _hops(self, lane: Lane, bound: Bound, ranks: int, positions: bool) -> None:
+        """All launches of one sample, whose sizes are bounded."""
+        if self.disjoint:
+            lane.table.fill_(-1)
+            self._place(lane, "seeds", -1, bound.seeds, ranks, bound.num_nodes)
+        self._number(lane, -1, bound.seeds, ranks, bound.num_nodes)
+        for hop in range(len(self.fanouts)):
+            self._draw(lane, hop, bound.rows[hop], ranks, bound.num_nodes, positions)
+            if self.disjoint:
+                self._place(lane, "edges", hop, bound.edges[hop], ranks, bound.num_nodes)
+            self._number(lane, hop, bound.edges[hop], ranks, bound.num_nodes)
+        self._relabel(lane, bound.num_edges, ranks, positions)
+
+    def _step(self, work: Workspace, asked: Request, positions: bool) -> list[int]:
+        """One hop at a time; the counts of the sample."""
+        pending, ranks, hops, size = 1 << 29, 1 << 30, len(self.fanouts), len(asked.seeds)
+        work.reserve_seeds(size)
+        work.grow(size, 1)
         work.replays.clear()
         work.forget()
-        if self._write(work, seeds, epoch, batch, 0, time):
-            work.send(times=time is not None)
+        if work.write([asked], ranks=0):
+            work.send(times=asked.time is not None)
         work.base = STAMPS  # stamps of this layout serve no other batch, also after an error
+        lane = Lane(work, 0)
         if self.disjoint:
             work.table.fill_(-1)
-            self._place(work, "seeds", -1, len(seeds), ranks, pending)
-        self._number(work, -1, len(seeds), ranks, pending)
+            self._place(lane, "seeds", -1, size, ranks, pending)
+        self._number(lane, -1, size, ranks, pending)
         nodes = edges = 0
         for hop in range(hops):
-            counts = work.counts.tolist()
+            counts = work.counts[0].tolist()
             rows, nodes = counts[hop] - nodes, counts[hop]
             added, edges = counts[hops + 1 + hop] - edges, counts[hops + 1 + hop]
             if nodes + added >= pending or edges >= pending:
                 raise ValueError("the sample is too large: use smaller fanouts or fewer seeds")
             moved = work.grow(nodes + added, edges)
-            self._draw(work, hop, rows, ranks, pending, positions)
+            self._draw(lane, hop, rows, ranks, pending, positions)
             if moved:
-                self._place(work, "nodes", hop, nodes, ranks, pending)
+                self._place(lane, "nodes", hop, nodes, ranks, pending)
             if self.disjoint:
-                self._place(work, "all edges" if moved else "edges", hop, edges if moved else added, ranks, pending)
-            self._number(work, hop, added, ranks, pending)
-        self._relabel(work, edges, ranks, positions)
-        counts = work.counts.tolist()
-        return self._pending(work, positions, counts=lambda: counts)
+                self._place(lane, "all edges" if moved else "edges", hop, edges if moved else added, ranks, pending)
+            self._number(lane, hop, added, ranks, pending)
+        self._relabel(lane, edges, ranks, positions)
+        return work.counts[0].tolist()
 
-    def _number(self, work: Workspace, hop: int, edges: int, ranks: int, pending: int) -> None:
+    def _number(self, lane: Lane, hop: int, edges: int, ranks: int, pending: int) -> None:
         hops, last = len(self.fanouts), hop + 1 == len(self.fanouts)
-        words = work.words[hop + 1]
+        words = lane.words[hop + 1]
         _triton_number.number_kernel[(max(triton.cdiv(edges, TILE), 1),)](
-            work.params,
-            work.counts,
-            work.params[HEAD:] if hop < 0 else work.raw,
-            work.nodes,
-            work.starts,
-            work.degrees,
-            work.row_ends,
-            work.trees if self.disjoint else work.raw,
-            work.edge_trees if self.disjoint else work.raw,
-            work.places if self.disjoint else work.raw,
+            lane.params,
+            lane.counts,
+            lane.params[HEAD:] if hop < 0 else lane.raw,
+            lane.nodes,
+            lane.starts,
+            lane.degrees,
+            lane.row_ends,
+            lane.trees if self.disjoint else lane.raw,
+            lane.edge_trees if self.disjoint else lane.raw,
+            lane.places if self.disjoint else lane.raw,
             self.indptr,
             self.indptr if self.time is None else self.time,
-            work.params if self.time is None else work.seed_times(self.time.dtype),
-            work.stamp,
+            lane.params if self.time is None else lane.seed_times(self.time.dtype),
+            lane.stamp,
             words[0],
             words[1],
             hop,
@@ -226,17 +278,17 @@ class DeviceSampler:
             chunk=_CHUNK,
         )
 
-    def _place(self, work: Workspace, of: str, hop: int, count: int, ranks: int, pending: int) -> None:
+    def _place(self, lane: Lane, of: str, hop: int, count: int, ranks: int, pending: int) -> None:
         """Cells of the hash table for seeds, nodes or edges."""
         if count == 0:
             return
-        ids = {"seeds": work.params[HEAD:], "nodes": work.nodes}.get(of, work.raw)
-        trees = work.trees if of == "nodes" else work.edge_trees
-        arrays = (work.params, work.counts, work.row_ends, ids, trees, work.table, work.places, work.stamp)
+        ids = {"seeds": lane.params[HEAD:], "nodes": lane.nodes}.get(of, lane.raw)
+        trees = lane.trees if of == "nodes" else lane.edge_trees
+        arrays = (lane.params, lane.counts, lane.row_ends, ids, trees, lane.table, lane.places, lane.stamp)
         grid = (triton.cdiv(count, TILE),)
-        _triton_place.place_kernel[grid](*arrays, hop, work.table_bits, ranks, pending, of=of, size=TILE)
+        _triton_place.place_kernel[grid](*arrays, hop, lane.table_bits, ranks, pending, of=of, size=TILE)
 
-    def _draw(self, work: Workspace, hop: int, rows: int, ranks: int, pending: int, positions: bool) -> None:
+    def _draw(self, lane: Lane, hop: int, rows: int, ranks: int, pending: int, positions: bool) -> None:
         fanout = self.fanouts[hop]
         if rows == 0 or fanout == 0:
             return
@@ -244,19 +296,19 @@ class DeviceSampler:
         ranked = fanout >= 0 and (self.labor or (self.weight is not None and not replace))
         weight = self.weight if ranked else self.cumulative if replace else None
         common = (
-            work.params,
-            work.counts,
-            work.nodes,
-            work.trees if self.disjoint else work.raw,
-            work.starts,
-            work.degrees,
-            work.row_ends,
+            lane.params,
+            lane.counts,
+            lane.nodes,
+            lane.trees if self.disjoint else lane.raw,
+            lane.starts,
+            lane.degrees,
+            lane.row_ends,
             self.indices,
             self.indptr if weight is None else weight,
-            work.raw,
-            work.edge_trees if self.disjoint else work.raw,
-            work.positions,
-            work.stamp,
+            lane.raw,
+            lane.edge_trees if self.disjoint else lane.raw,
+            lane.positions,
+            lane.stamp,
             hop,
         )
         how = {"weighted": weight is not None, "disjoint": self.disjoint}
@@ -276,11 +328,11 @@ class DeviceSampler:
         else:
             _triton_sample.draw_long_kernel[(rows,)](*common, ranks, pending, replace=replace, chunk=256, **how)
 
-    def _relabel(self, work: Workspace, edges: int, ranks: int, positions: bool) -> None:
+    def _relabel(self, lane: Lane, edges: int, ranks: int, positions: bool) -> None:
         if edges:
-            places = work.places if self.disjoint else work.raw
-            edge_id = work.raw if self.edge_id is None else self.edge_id
-            arrays = (work.params, work.counts, work.row_ends, places, work.stamp, work.indices, work.positions, edge_id)
+            places = lane.places if self.disjoint else lane.raw
+            edge_id = lane.raw if self.edge_id is None else self.edge_id
+            arrays = (lane.params, lane.counts, lane.row_ends, places, lane.stamp, lane.indices, lane.positions, edge_id)
             identify = positions and self.edge_id is not None
             grid = (triton.cdiv(edges, TILE),)
             _triton_number.relabel_kernel[grid](*arrays, len(self.fanouts), ranks, identify=identify, size=TILE)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -194,8 +195,47 @@ class NeighborSampler:
         """
         ids, times = self._checked(seeds, epoch, batch, time, check)
         if self._launched is not None:
-            return self._launched.start(ids, epoch, batch, positions=edge_ids, time=times)
+            (pending,) = self._launched.start([(ids, times)], epoch, batch, positions=edge_ids)
+            return pending
         return Pending(lambda: self._sample(ids, epoch, batch, times, edge_ids, threads))
+
+    def samples(
+        self,
+        batches: Iterable[Any],
+        epoch: int = 0,
+        *,
+        first: int = 0,
+        times: Iterable[Any] | None = None,
+        edge_ids: bool = False,
+        threads: int | None = None,
+        check: bool = True,
+        together: int = 8,
+    ) -> Iterator[Sample]:
+        """The samples of many batches of seeds: `sample(batches[i], epoch, first + i)` for each, in turn.
+
+        On a GPU the next one is launched before one is waited for. Small samples, whose launches would take longer than their
+        kernels do, are launched as one, up to `together` (and 8) of them.
+        """
+        if together < 1:
+            raise ValueError(f"together must be at least 1 batch, not {together}")
+        pairs = ((seeds, None) for seeds in batches) if times is None else zip(batches, times, strict=True)
+        numbered = enumerate(pairs, first)
+        if self._launched is None:
+            for batch, (seeds, time) in numbered:
+                yield self.sample(seeds, epoch, batch, time=time, edge_ids=edge_ids, threads=threads, check=check)
+            return
+        under_way: list[Pending] = []
+        for batch, (seeds, time) in numbered:
+            asked = [self._checked(seeds, epoch, batch, time, check)]
+            as_one = min(self._launched.lanes(together, len(asked[0][0])), together)
+            others = islice(numbered, as_one - 1)
+            asked += [self._checked(seeds, epoch, number, time, check) for number, (seeds, time) in others]
+            started = self._launched.start(asked, epoch, batch, positions=edge_ids)
+            for pending in under_way:
+                yield pending.finish()
+            under_way = started
+        for pending in under_way:
+            yield pending.finish()
 
     def _checked(self, seeds: Any, epoch: int, batch: int, time: Any | None, check: bool) -> tuple[Tensor, Tensor | None]:
         ids = as_ids_near(seeds, "seeds", self.device)

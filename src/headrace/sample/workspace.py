@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,21 @@ TILE = 1024  # edges that one program numbers
 _BOUND = 1 << 27  # edges up to which memory is reserved for the largest possible sample
 STAMPS = 2**31 - 1
 _TAGS = 1 << 22
+_ALIGNED = 16  # entries: a lane's arrays begin where kernels may read many at a time
+_OWN = frozenset(("params", "host_params", "counts", "host_counts", "nodes", "row_ends", "trees", "indices", "positions"))
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A sample to be made: its seeds, their times where it is temporal, and what its draws depend on."""
+
+    seeds: Tensor
+    time: Tensor | None
+    key: int
+    batch: int
+
+
+_NONE = Request(torch.empty(0, dtype=torch.int64), None, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -50,12 +66,14 @@ class Bound:
 
 @dataclass(eq=False)
 class Workspace:
-    """Memory for one sample under way. The tensors are its attributes; they move when it grows."""
+    """Memory for samples that are launched together, a lane each, one after the other. The tensors are its attributes; those that
+    are a lane's own have a row for each. They move when it grows."""
 
     device: torch.device
     id_type: torch.dtype
     hops: int
     cells: int  # of the stamps: one for each node of the graph, or 0 where they stand in a hash table
+    lanes: int = 1
     seeds: int = 0
     nodes_room: int = 0
     edges_room: int = 0
@@ -63,8 +81,9 @@ class Workspace:
     tag: int = 0
     arrays: dict[str, Tensor] = field(default_factory=dict)
     replays: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = field(default_factory=dict)
+    _results: list[list[tuple[torch.dtype, int, Tensor]]] = field(default_factory=list)  # of each lane, in words of four bytes
     stream: torch.cuda.Stream | None = None  # that the last sample was copied out on
-    done: torch.cuda.Event | None = None  # after the launches of the sample under way
+    done: torch.cuda.Event | None = None  # after the launches of the samples under way
 
     def __post_init__(self) -> None:
         if self.device.type == "cuda":
@@ -94,14 +113,16 @@ class Workspace:
 
     def _make(self, name: str, size: int, dtype: torch.dtype, *, host: bool = False) -> Tensor:
         where = {"pin_memory": self.device.type == "cuda"} if host else {"device": self.device}
-        self.arrays[name] = torch.empty(max(size, 1), dtype=dtype, **where)
+        shape = (self.lanes, -(-max(size, 1) // _ALIGNED) * _ALIGNED) if name in _OWN else (max(size, 1),)
+        self.arrays[name] = torch.empty(shape, dtype=dtype, **where)
+        self._results.clear()
         return self.arrays[name]
 
     def reserve(self, bound: Bound) -> int:
-        """Room for the largest sample; the number of ranks that its nodes and edges have."""
+        """Room for the largest samples; the number of ranks that the nodes and edges of one have."""
         self.reserve_seeds(bound.seeds)
         self.grow(bound.num_nodes, bound.num_edges)
-        if self.base + 2 * (self.nodes_room + self.edges_room) > STAMPS or self.tag >= _TAGS:
+        if self.base + (self.lanes + 1) * (self.nodes_room + self.edges_room) > STAMPS or self.tag >= _TAGS:
             self.forget()
         return bound.num_nodes + bound.num_edges
 
@@ -153,62 +174,85 @@ class Workspace:
         new = self._make(name, size, dtype)
         self.replays.clear()
         if old is not None:
-            new[: len(old)] = old[: len(new)]
+            new[..., : old.shape[-1]] = old[..., : new.shape[-1]]
 
-    def write(self, seeds: Tensor, times: Tensor | None, *, key: int, batch: int, ranks: int) -> bool:
+    def write(self, requests: Sequence[Request], *, ranks: int) -> bool:
         """Parameters, seeds and times: to the device, or, if all come from the host, to its buffer: True, and `send` is due."""
-        self.tag += 1
-        key, batch = (number - 2**64 if number >= 2**63 else number for number in (key, batch))
-        numbers = self.host_params.numpy()
-        numbers[:HEAD] = (key, self.base, self.tag, len(seeds), batch, 0)
-        self.base += ranks
-        given = [(seeds, HEAD)] if times is None else [(seeds, HEAD), (times, HEAD + self.seeds)]
-        far = [(values, begin) for values, begin in given if values.device.type != "cpu"]
-        for values, begin in given:
-            if values.device.type == "cpu":
-                numbers[begin : begin + len(values)].view(values.numpy().dtype)[:] = values.numpy()
+        heads, far, params = [], [], self.host_params.numpy()
+        for lane in range(self.lanes):
+            asked = requests[lane] if lane < len(requests) else _NONE
+            self.tag += 1
+            heads.append((_signed(asked.key), self.base, self.tag, asked.seeds.numel(), _signed(asked.batch), 0))
+            self.base += ranks
+            for values, begin in ((asked.seeds, HEAD), (asked.time, HEAD + self.seeds)):
+                if values is None:
+                    continue
+                end = begin + values.numel()
+                if values.is_cpu:
+                    numbers = values.numpy()
+                    params[lane, begin:end] = numbers if numbers.dtype == params.dtype else numbers.view(params.dtype)
+                else:
+                    far.append((self.params[lane, begin:end], values))
+        params[:, :HEAD] = heads
         if not far:
             return True
-        self.send(times=times is not None)
-        for values, begin in far:
-            self.params[begin : begin + len(values)].view(values.dtype).copy_(values)
+        self.send(times=requests[0].time is not None)
+        for place, values in far:
+            place.view(values.dtype).copy_(values)
         return False
 
     def send(self, *, times: bool) -> None:
         """The host's buffer to the device, whatever is in it: a copy that a replay can repeat."""
-        end = HEAD + self.seeds * (2 if times else 1)
-        self.params[:end].copy_(self.host_params[:end], non_blocking=True)
+        end = self.params.shape[1] if self.lanes > 1 or times else HEAD + self.seeds  # in one piece
+        self.params[:, :end].copy_(self.host_params[:, :end], non_blocking=True)
 
-    def seed_times(self, dtype: torch.dtype) -> Tensor:
-        return self.params[HEAD + self.seeds :].view(dtype)
-
-    def copied(self, counts: list[int], edge_id: torch.dtype | None) -> Sample:
-        """The sample, in memory of its own. `edge_id`: the type of its edges' ids, if it has them."""
-        nodes, edges = counts[: self.hops + 1], counts[self.hops + 1 :]
-        parts = {"indptr": self.row_ends[: nodes[-2] + 1], "nodes": self.nodes[: nodes[-1]], "indices": self.indices[: edges[-1]]}
-        if self.disjoint:
-            parts["tree"] = self.trees[: nodes[-1]]
+    def copied(self, lane: int, counts: list[int], edge_id: torch.dtype | None) -> Sample:
+        """A sample, in memory of its own. `edge_id`: the type of its edges' ids, if it has them."""
+        nodes, edges = counts[: self.hops + 1], counts[self.hops + 1 : 2 * self.hops + 1]
+        row_ends, ids, indices, *trees = self._cloned(lane, (nodes[-2] + 1, nodes[-1], edges[-1], nodes[-1]))
         return Sample(
+            nodes=ids,
+            indptr=row_ends,
+            indices=indices,
             num_sampled_nodes=(nodes[0], *(b - a for a, b in itertools.pairwise(nodes))),
             num_sampled_edges=(edges[0], *(b - a for a, b in itertools.pairwise(edges))),
-            edge_id=None if edge_id is None else self.positions[: edges[-1]].to(edge_id, copy=True),
-            **_cloned(parts),
+            edge_id=None if edge_id is None else self.positions[lane, : edges[-1]].to(edge_id, copy=True),
+            tree=trees[0] if trees else None,
         )
 
+    def _cloned(self, lane: int, sizes: Sequence[int]) -> list[Tensor]:
+        """Clones of the first of a lane's results, in one allocation and by one launch. Those of eight bytes come first, where they
+        are aligned."""
+        if not self._results:
+            names = ("row_ends", "nodes", "indices", "trees") if self.disjoint else ("row_ends", "nodes", "indices")
+            kinds = [(self.arrays[name].dtype, self.arrays[name].view(torch.int32).unbind()) for name in names]
+            self._results = [[(kind, kind.itemsize // 4, words[lane]) for kind, words in kinds] for lane in range(self.lanes)]
+        results = self._results[lane]
+        words = [words.narrow(0, 0, size * width) for (_, width, words), size in zip(results, sizes, strict=False)]
+        clones = torch.cat(words).split_with_sizes([part.numel() for part in words])
+        return [clone if width == 1 else clone.view(kind) for (kind, width, _), clone in zip(results, clones, strict=True)]
 
-def _cloned(parts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Clones that share one allocation and one launch. Those of eight bytes must come first, where they are aligned."""
-    whole = torch.cat([part.view(torch.int32) for part in parts.values()])
-    out, begin = {}, 0
-    for name, part in parts.items():
-        end = begin + part.numel() * part.element_size() // 4
-        out[name] = whole[begin:end].view(part.dtype)
-        begin = end
-    return out
+
+class Lane:
+    """A workspace as one of its samples sees it: the rows of its own arrays, and what all share."""
+
+    def __init__(self, work: Workspace, number: int) -> None:
+        self._work, self._number = work, number
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._work, name)
+        return found[self._number] if name in _OWN else found
+
+    def seed_times(self, dtype: torch.dtype) -> Tensor:
+        return self.params[HEAD + self.seeds :].view(dtype)  # type: ignore[no-any-return]
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
 
 
 class Workspaces:
-    """Workspaces of one sampler: as many as there were samples under way at a time."""
+    """Workspaces of one sampler: of each number of lanes as many as were under way at a time."""
 
     def __init__(self, device: torch.device, id_type: torch.dtype, *, hops: int, cells: int) -> None:
         self.device, self._id_type, self._hops, self._cells = device, id_type, hops, cells
@@ -220,12 +264,13 @@ class Workspaces:
     def nbytes(self) -> int:
         return sum(work.nbytes for work in self._all)
 
-    def take(self) -> Workspace:
+    def take(self, lanes: int = 1) -> Workspace:
         with self._lock:
-            if self._idle:
-                work = self._idle.pop()
+            work = next((idle for idle in reversed(self._idle) if idle.lanes == lanes), None)
+            if work is not None:
+                self._idle.remove(work)
             else:
-                work = Workspace(self.device, self._id_type, self._hops, self._cells)
+                work = Workspace(self.device, self._id_type, self._hops, self._cells, lanes)
                 self._all.append(work)
         if work.stream is not None and work.stream != (stream := self.stream()):
             stream.wait_stream(work.stream)

@@ -171,7 +171,9 @@ class LinkFlow:
         drawn = self.negatives.sample(
             head, tail, epoch=batch.epoch, batch=batch.edges.index, ranges=batch.edges.ranges, chunks=batch.chunks
         )
-        batch.ids, batch.place = numbered(torch.cat([head, tail, drawn.flatten()]))
+        # A GPU's batches are in one order, wherever edges are: sums over an encoder's nodes depend on it.
+        wanted = torch.cat([head, tail, drawn.flatten()])
+        batch.ids, batch.place = numbered(wanted, ascending=self.device.type == "cuda")
         if self.step is None or self.known is not None:  # the native step sees by itself which negatives are the answer
             batch.hidden = self._hidden(head, relation, tail, drawn)
 

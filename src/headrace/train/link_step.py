@@ -82,15 +82,15 @@ class NativeStep:
         )
 
 
-def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:  # [m] -> [u], [m]
-    """Ids without repeats, in the order they first come in, and where in that each id is; on a GPU in the order of ids.
+def numbered(ids: Tensor, *, ascending: bool = False) -> tuple[Tensor, Tensor]:  # [m] -> [u], [m]
+    """Ids without repeats, in the order they first come in, and where in that each id is; on a GPU they always ascend.
 
     >>> import torch
     >>> from headrace.train.link_step import numbered
     >>> numbered(torch.tensor([7, 3, 7]))
     (tensor([7, 3]), tensor([0, 1, 0]))
     """
-    if not ids.is_cpu:
+    if ascending or not ids.is_cpu:
         unique, place = torch.unique(ids, return_inverse=True)
         return unique, place
     found, at, count = _native.number_ids(ids)
