@@ -89,3 +89,8 @@ def _times(tensor: Tensor, name: str) -> Tensor:
 def first_outside(ids: Tensor, low: int, high: int) -> int:
     """The position of the first id that is not in [low, high)."""
     return int(((ids < low) | (ids >= high)).nonzero()[0])
+
+
+def signed(word: int) -> int:
+    """A word of 64 bits as torch, numpy and Triton hold it."""
+    return word - 2**64 if word >= 2**63 else word

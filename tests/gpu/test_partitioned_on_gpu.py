@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from headrace.kernels import round_to_bfloat16
 from headrace.pipeline import orders
 from headrace.store import InMemory, Partitioned
-from headrace.store.rounding import round_to_bfloat16
 from partition_cases import everything, states_on_disk, train_in_memory, train_partitioned
 
 pytestmark = [
@@ -34,10 +34,14 @@ def test_rows_in_gpu_memory_equal_those_of_the_host(width: int, dtype: torch.dty
         near.gather(torch.tensor([5000]).cuda())
 
 
-def test_rounding_draws_the_same_on_the_gpu() -> None:
-    values, ids = torch.randn(1000, 33), torch.randint(1 << 40, (1000,))
+@pytest.mark.parametrize("width", [1, 8, 33, 200])
+def test_rounding_draws_the_same_on_the_gpu(width: int) -> None:
+    values, ids = torch.randn(1000, width), torch.randint(1 << 40, (1000,))
+    values[:7, 0] = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 3.38e38, 1e-40])
     there = round_to_bfloat16(values.cuda(), ids.cuda(), seed=5, call=7)
-    assert there.cpu().equal(round_to_bfloat16(values, ids, seed=5, call=7))
+    expected = round_to_bfloat16(values, ids, seed=5, call=7)
+    assert there.cpu().view(torch.int16).equal(expected.view(torch.int16))
+    assert round_to_bfloat16(values[:0].cuda(), ids[:0].cuda(), seed=5, call=7).shape == (0, width)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.kernels import round_to_bfloat16
+from headrace.kernels._round import _draws as draws
 from headrace.store import InMemory, TrainedRows
 from headrace.store.partition_files import Layout
-from headrace.store.rounding import draws, round_to_bfloat16
 from headrace.store.row_table import DeviceTable, HostTable, RowShape
 from headrace.store.slots import slot_views
 from headrace.store.trained import initial_rows

@@ -6,6 +6,7 @@ from headrace.kernels._attend import attend, attend_pairs, attend_pairs_referenc
 from headrace.kernels._dropout import draw_seed, dropout, dropout_reference, seed_for
 from headrace.kernels._gather import gather, gather_reference
 from headrace.kernels._prepared import Prepared, prepare
+from headrace.kernels._round import round_to_bfloat16, round_to_bfloat16_reference
 from headrace.kernels._sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
 from headrace.kernels._tune import tune
 from headrace.kernels.launch import Launch, launch_for
@@ -32,6 +33,8 @@ __all__ = [
     "gather_sharded_reference",
     "launch_for",
     "prepare",
+    "round_to_bfloat16",
+    "round_to_bfloat16_reference",
     "seed_for",
     "tune",
 ]

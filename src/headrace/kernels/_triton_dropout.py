@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace import _native
+from headrace._arrays import signed
 
 _DROPOUT = 4  # Purpose::dropout of native/philox.h
 
@@ -59,7 +60,7 @@ def dropout(x: Tensor, *, dropped: int, relu: bool, seed: int | Tensor, gate: Te
     out = torch.empty_like(x)
     if x.numel() == 0:
         return out
-    key = seed if isinstance(seed, Tensor) else _signed(_native.stream_key(seed, 0, 0, _DROPOUT))
+    key = seed if isinstance(seed, Tensor) else signed(_native.stream_key(seed, 0, 0, _DROPOUT))
     grid = (triton.cdiv(x.numel(), 8 * 128),)
     _dropout_kernel[grid](
         x,
@@ -76,7 +77,3 @@ def dropout(x: Tensor, *, dropped: int, relu: bool, seed: int | Tensor, gate: Te
         blocks=128,
     )
     return out
-
-
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace._arrays import signed
 from headrace.sample.sample import Sample
 
 HEAD = 6  # of the parameters: key, base, tag, number of seeds, batch, and one to keep the seeds aligned; then seeds and times
@@ -182,7 +183,7 @@ class Workspace:
         for lane in range(self.lanes):
             asked = requests[lane] if lane < len(requests) else _NONE
             self.tag += 1
-            heads.append((_signed(asked.key), self.base, self.tag, asked.seeds.numel(), _signed(asked.batch), 0))
+            heads.append((signed(asked.key), self.base, self.tag, asked.seeds.numel(), signed(asked.batch), 0))
             self.base += ranks
             for values, begin in ((asked.seeds, HEAD), (asked.time, HEAD + self.seeds)):
                 if values is None:
@@ -245,10 +246,6 @@ class Lane:
 
     def seed_times(self, dtype: torch.dtype) -> Tensor:
         return self.params[HEAD + self.seeds :].view(dtype)  # type: ignore[no-any-return]
-
-
-def _signed(number: int) -> int:
-    return number - 2**64 if number >= 2**63 else number
 
 
 class Workspaces:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids, as_ids_near, as_tensor
+from headrace.kernels import round_to_bfloat16
 from headrace.kernels._sharded import check_ids
 from headrace.store.pool import Buffers
-from headrace.store.rounding import round_to_bfloat16
 
 DTYPES = (torch.float32, torch.bfloat16)
 
