@@ -175,6 +175,8 @@ def test_batches_in_flight_are_bounded_and_still_learn(knowledge):
             "regularizer": "n3",
             "regularization": 0.01,
         },
+        {"decoder": "distmult", "encoder": "sage", "fanout": (4, 3)},
+        {"decoder": "distmult", "encoder": "gcn", "fanout": (4,), "storage": "disk", "partitions": 8, "buffer": 4},
     ],
     ids=str,
 )

@@ -146,10 +146,9 @@ class LinkFlow:
     @property
     def at_home(self) -> bool:
         """Whether the processor that computes owns the rows: a batch gathers them when its turn has come and adds to them before
-        the next one does, so that none is ever stale. To gather earlier would only take the same processor's time earlier. An
-        encoder gathers many more rows, and ahead.
+        the next one does, so that none is ever stale. To gather earlier would only take the same processor's time earlier.
         """
-        return self.device.type == "cpu" and self.copies is None and self.encoder is None
+        return self.device.type == "cpu" and self.copies is None
 
     def _gathered(self, batch: LinkBatch) -> LinkBatch:
         assert batch.ids is not None
