@@ -80,18 +80,3 @@ class NativeStep:
             eps=self.optimizer.eps,
             threads=self.threads,
         )
-
-
-def numbered(ids: Tensor) -> tuple[Tensor, Tensor]:  # [m] -> [u], [m]
-    """Ids without repeats, in the order they first come in, and where in that each id is; on a GPU in the order of ids.
-
-    >>> import torch
-    >>> from headrace.train.link_step import numbered
-    >>> numbered(torch.tensor([7, 3, 7]))
-    (tensor([7, 3]), tensor([0, 1, 0]))
-    """
-    if not ids.is_cpu:
-        unique, place = torch.unique(ids, return_inverse=True)
-        return unique, place
-    found, at, count = _native.number_ids(ids)
-    return torch.from_numpy(found[:count]), torch.from_numpy(at)
