@@ -102,7 +102,7 @@ class SharedNegatives:
         """
         chunks = self.chunks if chunks is None else chunks
         if triples.is_cpu:
-            found = _native.numbered_edges(triples, positions, **self._draws(epoch, batch, chunks, ranges))
+            found = _native.numbered_edges(triples.numpy(), positions.numpy(), **self._draws(epoch, batch, chunks, ranges))
             relation, nodes, ids, place = map(torch.from_numpy, found[:4])
             return NumberedEdges(relation, nodes, ids[: found[4]], place)
         head, relation, tail = triples.index_select(0, positions).long().unbind(1)
@@ -120,8 +120,8 @@ class SharedNegatives:
             "chunks": chunks,
             "amount": self.amount,
             "own": self.from_batch,
-            "starts": starts,
-            "before": before,
+            "starts": starts.numpy(),
+            "before": before.numpy(),
             "cumulative": cumulative,
             "threads": self.threads,
         }

@@ -62,13 +62,13 @@ class NativeStep:
     ) -> float:
         return self._workspace.step(
             self.decoder.name,
-            rows=rows,
-            state=state,
-            ids=ids,
-            place=edges.place,
-            relation=edges.relation,
-            parameters=self.decoder.relation.detach(),
-            parameter_state=edges.relation_state,
+            rows=rows.numpy(),  # a tensor itself takes three times as long to pass
+            state=state.numpy(),
+            ids=None if ids is None else ids.numpy(),
+            place=edges.place.numpy(),
+            relation=edges.relation.numpy(),
+            parameters=self.decoder.relation.detach().numpy(),
+            parameter_state=edges.relation_state.numpy(),
             hidden=edges.hidden,
             delta=delta,
             delta_state=delta_state,
