@@ -62,7 +62,7 @@ class NativeStep:
     ) -> float:
         return self._workspace.step(
             self.decoder.name,
-            rows=rows.numpy(),  # a tensor itself takes three times as long to pass
+            rows=rows.detach().numpy(),  # a tensor itself takes three times as long to pass
             state=state.numpy(),
             ids=None if ids is None else ids.numpy(),
             place=edges.place.numpy(),
