@@ -1,7 +1,6 @@
 // Link prediction.
 #include "bind.h"
 #include "link_step.h"
-#include "number.h"
 
 namespace headrace {
 namespace {
@@ -120,15 +119,6 @@ double step_of(LinkWorkspace& workspace, const std::string& decoder, FloatsOut r
     return workspace.step(in, threads);
 }
 
-nb::tuple numbered(const In& ids) {
-    Array<int64_t> unique(length(ids)), place(length(ids));
-    const int64_t count = with_ids(ids, "ids", [&](const auto* data) {
-        nb::gil_scoped_release release;
-        return number_ids(data, length(ids), unique.data(), place.data());
-    });
-    return nb::make_tuple(made(std::move(unique)), made(std::move(place)), count);
-}
-
 }  // namespace
 
 void bind_link(nb::module_& m) {
@@ -137,7 +127,6 @@ void bind_link(nb::module_& m) {
           "threads"_a);
     m.def("row_updates", &updates_into, "optimizer"_a, "grad"_a.noconvert(), "state"_a.noconvert(), "delta"_a.noconvert(),
           "squares"_a.noconvert(), nb::kw_only(), "lr"_a, "eps"_a, "threads"_a);
-    m.def("number_ids", &numbered, "ids"_a.noconvert());
     nb::class_<LinkWorkspace>(m, "LinkWorkspace")
         .def(nb::init<>())
         .def("step", &step_of, "decoder"_a, nb::kw_only(), "rows"_a.noconvert(), "state"_a.noconvert(),

@@ -1,6 +1,7 @@
 // Negative sampling.
 #include "bind.h"
 #include "negative.h"
+#include "shared_negatives.h"
 
 namespace headrace {
 namespace {
@@ -48,9 +49,73 @@ nb::tuple negatives(int64_t count, uint64_t seed, uint32_t epoch, uint64_t batch
     return nb::make_tuple(sources, made(std::move(drawn_dst)), left);
 }
 
+// What both calls below take.
+struct SharedGiven {
+    uint64_t seed;
+    uint32_t epoch;
+    uint64_t batch;
+    int64_t chunks, amount, own;
+    const In1<int64_t>&starts, &before;
+    const std::optional<In1<double>>& cumulative;
+    int threads;
+
+    SharedDraws among(int64_t ends) const {
+        if (chunks < 0 || amount < 1 || own < 0 || own > amount) fail("chunks and amount must be numbers of negatives");
+        const int64_t ranges = length(starts);
+        if (ranges < 1 || length(before) != ranges + 1) fail("before must have an element more than starts");
+        const int64_t total = before.data()[ranges];
+        if (before.data()[0] != 0 || !std::is_sorted(before.data(), before.data() + ranges + 1) || total < 1)
+            fail("before must be running sums of ranges that hold a node");
+        if (own && chunks && ends < 1) fail("there are no ends to draw from");
+        return {seed, epoch, batch, chunks, amount, own, ends, ranges, starts.data(), before.data(),
+                cumulative_of(cumulative, total, "cumulative"), threads};
+    }
+};
+
+Made<int64_t> shared_negatives(int64_t ends, uint64_t seed, uint32_t epoch, uint64_t batch, int64_t chunks, int64_t amount,
+                               int64_t own, const In1<int64_t>& starts, const In1<int64_t>& before,
+                               const std::optional<In1<double>>& cumulative, int threads) {
+    const SharedDraws draws = SharedGiven{seed, epoch, batch, chunks, amount, own, starts, before, cumulative, threads}.among(ends);
+    Array<int64_t> drawn(draws.count());
+    {
+        nb::gil_scoped_release release;
+        draw_shared(draws, drawn.data());
+    }
+    return made(std::move(drawn));
+}
+
+nb::tuple numbered_edges(const In& triples, const In1<int64_t>& positions, uint64_t seed, uint32_t epoch, uint64_t batch,
+                         int64_t chunks, int64_t amount, int64_t own, const In1<int64_t>& starts, const In1<int64_t>& before,
+                         const std::optional<In1<double>>& cumulative, int threads) {
+    if (triples.ndim() != 2 || triples.shape(1) != 3) fail("triples must have three columns");
+    if (!is_int(triples, 32) && !is_int(triples, 64)) fail("triples must be int32 or int64");
+    EdgeNumbers edges;
+    edges.triples = {triples.data(), is_int(triples, 64)};
+    edges.triple_count = length(triples);
+    edges.positions = positions.data();
+    edges.edges = length(positions);
+    const SharedDraws draws =
+        SharedGiven{seed, epoch, batch, chunks, amount, own, starts, before, cumulative, threads}.among(2 * edges.edges);
+    const int64_t count = 2 * edges.edges + draws.count();
+    Array<int64_t> relation(edges.edges), nodes(count), ids(count), place(count);
+    edges.relation = relation.data();
+    edges.nodes = nodes.data();
+    edges.ids = ids.data();
+    edges.place = place.data();
+    const int64_t found = [&] {
+        nb::gil_scoped_release release;
+        return number_edges(edges, draws);
+    }();
+    return nb::make_tuple(made(std::move(relation)), made(std::move(nodes)), made(std::move(ids)), made(std::move(place)), found);
+}
+
 }  // namespace
 
 void bind_negative(nb::module_& m) {
+    m.def("shared_negatives", &shared_negatives, "ends"_a, nb::kw_only(), "seed"_a, "epoch"_a, "batch"_a, "chunks"_a, "amount"_a,
+          "own"_a, "starts"_a, "before"_a, "cumulative"_a.none(), "threads"_a);
+    m.def("numbered_edges", &numbered_edges, "triples"_a.noconvert(), "positions"_a.noconvert(), nb::kw_only(), "seed"_a, "epoch"_a,
+          "batch"_a, "chunks"_a, "amount"_a, "own"_a, "starts"_a, "before"_a, "cumulative"_a.none(), "threads"_a);
     m.def("negatives", &negatives, "count"_a, nb::kw_only(), "seed"_a, "epoch"_a, "batch"_a, "num_src"_a, "num_dst"_a,
           "src"_a.none(), "src_cumulative"_a.none(), "dst_cumulative"_a.none(), "indptr"_a.none(), "indices"_a.none(),
           "rounds"_a, "threads"_a);

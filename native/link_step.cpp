@@ -30,9 +30,14 @@ void check(const LinkStep& in) {
 
 }  // namespace
 
-void Groups::sort(const int64_t* names, int64_t count, int64_t most) {
-    first.assign(static_cast<size_t>(most) + 2, 0);
+void Groups::reserve(int64_t count, int64_t most) {
+    first.resize(static_cast<size_t>(most) + 2);
     position.resize(static_cast<size_t>(count));
+}
+
+void Groups::sort(const int64_t* names) {
+    const auto count = static_cast<int64_t>(position.size());
+    std::fill(first.begin(), first.end(), 0);
     for (int64_t i = 0; i < count; ++i) ++first[static_cast<size_t>(names[i]) + 2];
     for (size_t i = 2; i < first.size(); ++i) first[i] += first[i - 1];
     for (int64_t i = 0; i < count; ++i) position[static_cast<size_t>(first[static_cast<size_t>(names[i]) + 1]++)] = i;
@@ -44,8 +49,8 @@ double LinkWorkspace::step(const LinkStep& in, int threads) {
     const int64_t stride = padded16(in.width), tasks = cuts.tasks();
     const bool related = in.kind != Joined::dot;
     hidden_.sort(cuts, in.negatives, in.hidden, in.hidden_count);
-    rows_.sort(in.place, 2 * in.edges + in.chunks * in.negatives, in.row_count);
-    if (related) relations_.sort(in.relation, in.edges, in.relations);
+    rows_.reserve(2 * in.edges + in.chunks * in.negatives, in.row_count);
+    relations_.reserve(related ? in.edges : 0, related ? in.relations : 0);
     grow(to_end_, 2 * in.edges * stride);
     grow(to_candidate_, tasks * in.negatives * stride);
     grow(to_relation_, related ? in.edges * (in.reciprocal ? 2 : 1) * stride : 0);
@@ -57,9 +62,15 @@ double LinkWorkspace::step(const LinkStep& in, int threads) {
         laid.push_back(scratch_[static_cast<size_t>(t)].lay(cuts.most(), in.negatives, in.width));
         laid.back().share = 1.0f / static_cast<float>(std::max<int64_t>(2 * in.edges, 1));
     }
-    crew_.run(tasks, threads, [&](int64_t task, int worker) {
+    // Beside the blocks, positions are sorted for the updates: the last tasks are the first that are taken.
+    crew_.run(tasks + 2, threads, [&](int64_t task, int worker) {
         const auto w = static_cast<size_t>(worker);
-        block(in, cuts, task, laid[w], scratch_[w]);
+        if (task < tasks)
+            block(in, cuts, task, laid[w], scratch_[w]);
+        else if (task == tasks)
+            relations_.sort(in.relation);
+        else
+            rows_.sort(in.place);
     });
     const int64_t of_rows = (in.row_count + kPiece - 1) / kPiece;
     const int64_t of_relations = related ? (in.relations + kPiece - 1) / kPiece : 0;

@@ -37,7 +37,8 @@ struct LinkStep {
 // Positions grouped by what they name, in their order: those of name i are position[first[i]] .. position[first[i + 1] - 1].
 class Groups {
 public:
-    void sort(const int64_t* names, int64_t count, int64_t most);
+    void reserve(int64_t count, int64_t most);  // positions and names that there are
+    void sort(const int64_t* names);
     std::vector<int64_t> first, position;
 };
 

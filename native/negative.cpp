@@ -15,11 +15,6 @@ int64_t by_weight(uint32_t high, uint32_t low, const double* cumulative, int64_t
     return std::upper_bound(cumulative, cumulative + count - 1, u) - cumulative;
 }
 
-int64_t one_end(uint32_t high, uint32_t low, const double* cumulative, int64_t count) {
-    return cumulative ? by_weight(high, low, cumulative, count)
-                      : static_cast<int64_t>(below_wide(high, low, static_cast<uint64_t>(count)));
-}
-
 template <class Id>
 bool contains(const Id* sources, int64_t begin, int64_t end, int64_t node) {
     if (node > std::numeric_limits<Id>::max()) return false;
@@ -27,6 +22,11 @@ bool contains(const Id* sources, int64_t begin, int64_t end, int64_t node) {
 }
 
 }  // namespace
+
+int64_t drawn_end(uint32_t high, uint32_t low, const double* cumulative, int64_t count) {
+    return cumulative ? by_weight(high, low, cumulative, count)
+                      : static_cast<int64_t>(below_wide(high, low, static_cast<uint64_t>(count)));
+}
 
 int64_t draw_negatives(const NegativeRequest& request, int64_t* src, int64_t* dst) {
     const PhiloxKey key = stream_key(request.seed, request.epoch, request.batch, Purpose::negative);
@@ -39,8 +39,8 @@ int64_t draw_negatives(const NegativeRequest& request, int64_t* src, int64_t* ds
             const PhiloxBlock b = philox(key, static_cast<uint32_t>(slot), static_cast<uint32_t>(slot >> 32),
                                          static_cast<uint32_t>(round), 0);
             const int64_t u = request.src ? request.src[slot]
-                                          : one_end(b.word[0], b.word[1], request.src_cumulative, request.num_src);
-            const int64_t v = one_end(b.word[2], b.word[3], request.dst_cumulative, request.num_dst);
+                                          : drawn_end(b.word[0], b.word[1], request.src_cumulative, request.num_src);
+            const int64_t v = drawn_end(b.word[2], b.word[3], request.dst_cumulative, request.num_dst);
             if (!request.src) src[slot] = u;
             dst[slot] = v;
             if (!request.indptr || v >= request.rows) break;

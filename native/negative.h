@@ -23,6 +23,9 @@ struct NegativeRequest {
     int threads = 1;
 };
 
+// A node by weight, if there are running sums of weights, else by chance alone.
+int64_t drawn_end(uint32_t high, uint32_t low, const double* cumulative, int64_t count);
+
 // Fills `src` (unless it is given) and `dst`. Returns how many pairs are still edges after the last round.
 int64_t draw_negatives(const NegativeRequest& request, int64_t* src, int64_t* dst);
 

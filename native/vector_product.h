@@ -29,9 +29,9 @@ HEADRACE_INLINE Lane fused(Lane a, Lane b, Lane sum) {
 
 // As many sums as registers hold beside a row of b.
 #if defined(__AVX512F__)
-constexpr int kTileRows = 8, kTileLanes = 3;
+constexpr int kTileRows = 4, kTileLanes = 6;
 #elif defined(__AVX2__)
-constexpr int kTileRows = 4, kTileLanes = 3;
+constexpr int kTileRows = 3, kTileLanes = 4;
 #else
 constexpr int kTileRows = 4, kTileLanes = 2;
 #endif
@@ -40,44 +40,65 @@ constexpr int kTileRows = 4, kTileLanes = 2;
 struct Left {
     const float* a;
     int64_t row, step;
+    Left at(int64_t i) const { return {a + i * row, row, step}; }
 };
 
-template <int Rows, int Across>
+// With `Half`, eight columns behind those of `Across` registers, which are two halves each.
+template <int Rows, int Across, bool Half>
 HEADRACE_INLINE void product_tile(Left left, const float* b, int64_t b_stride, int64_t depth, float* c, int64_t c_stride) {
-    Lane sum[Rows][Across] = {};
-    for (int64_t k = 0; k < depth; ++k) {
-        Lane right[Across];
-        for (int j = 0; j < Across; ++j) right[j] = load_as<Lane>(b + k * b_stride + j * kLanes);
-        for (int i = 0; i < Rows; ++i) {
-            const Lane one = Lane{} + left.a[i * left.row + k * left.step];
-            for (int j = 0; j < Across; ++j) sum[i][j] = fused(one, right[j], sum[i][j]);
+    Lane sum[Rows][Across + 1] = {};
+    Floats8 rest[Rows] = {};
+    for (int64_t k = 0; k < depth; ++k, b += b_stride) {
+        Lane left_of[Rows];
+        for (int i = 0; i < Rows; ++i) left_of[i] = left.a[i * left.row + k * left.step] - Lane{};  // broadcast
+        for (int j = 0; j < Across; ++j) {
+            const Lane right = load_as<Lane>(b + j * kLanes);
+            for (int i = 0; i < Rows; ++i) sum[i][j] = fused(left_of[i], right, sum[i][j]);
         }
+#if defined(__AVX512F__)
+        if constexpr (Half) {
+            const Floats8 right = load_as<Floats8>(b + Across * kLanes);
+            for (int i = 0; i < Rows; ++i) rest[i] = _mm256_fmadd_ps(low(left_of[i]), right, rest[i]);
+        }
+#endif
     }
-    for (int i = 0; i < Rows; ++i)
-        for (int j = 0; j < Across; ++j) store_as(c + i * c_stride + j * kLanes, sum[i][j]);
+    for (int i = 0; i < Rows; ++i, c += c_stride) {
+        for (int j = 0; j < Across; ++j) store_as(c + j * kLanes, sum[i][j]);
+        if constexpr (Half) store_as(c + Across * kLanes, rest[i]);
+    }
 }
 
-template <int Across>
+template <int Across, bool Half>
 void product_panel(Left left, const float* b, int64_t b_stride, int64_t depth, int64_t rows, float* c, int64_t c_stride) {
     int64_t i = 0;
-    const auto at = [&](int64_t row) { return Left{left.a + row * left.row, left.row, left.step}; };
     for (; i + kTileRows <= rows; i += kTileRows)
-        product_tile<kTileRows, Across>(at(i), b, b_stride, depth, c + i * c_stride, c_stride);
-    if constexpr (kTileRows > 4)
-        for (; i + 4 <= rows; i += 4) product_tile<4, Across>(at(i), b, b_stride, depth, c + i * c_stride, c_stride);
-    for (; i < rows; ++i) product_tile<1, Across>(at(i), b, b_stride, depth, c + i * c_stride, c_stride);
+        product_tile<kTileRows, Across, Half>(left.at(i), b, b_stride, depth, c + i * c_stride, c_stride);
+    for (; i < rows; ++i) product_tile<1, Across, Half>(left.at(i), b, b_stride, depth, c + i * c_stride, c_stride);
 }
 
-// c = left b, of `rows` rows and `columns` columns, a multiple of 16.
+// Panels of `lanes` registers, at most `Across`, and of eight columns more if `half`.
+template <int Across, class... Given>
+HEADRACE_INLINE void product_lanes(int64_t lanes, bool half, Given... given) {
+    if constexpr (Across > 0)
+        if (lanes < Across) return product_lanes<Across - 1>(lanes, half, given...);
+    if constexpr (kLanes > 8)
+        if (half) return product_panel<Across, true>(given...);
+    if constexpr (Across > 0) product_panel<Across, false>(given...);
+}
+
+// c = left b, of `rows` rows and `columns` columns, a multiple of 8, in panels as alike as can be.
 inline void product(Left left, const float* b, int64_t b_stride, int64_t depth, int64_t rows, int64_t columns, float* c,
                     int64_t c_stride) {
-    int64_t j = 0;
-    for (; j + kTileLanes * kLanes <= columns; j += kTileLanes * kLanes)
-        product_panel<kTileLanes>(left, b + j, b_stride, depth, rows, c + j, c_stride);
-    if constexpr (kTileLanes > 2)
-        for (; j + 2 * kLanes <= columns; j += 2 * kLanes)
-            product_panel<2>(left, b + j, b_stride, depth, rows, c + j, c_stride);
-    for (; j < columns; j += kLanes) product_panel<1>(left, b + j, b_stride, depth, rows, c + j, c_stride);
+    int64_t panels = (columns / kLanes + kTileLanes - 1) / kTileLanes;
+    panels = panels ? panels : 1;
+    for (; panels > 0; --panels) {
+        const int64_t lanes = (columns / kLanes + panels - 1) / panels;
+        const bool half = panels == 1 && columns % kLanes;
+        product_lanes<kTileLanes>(lanes, half, left, b, b_stride, depth, rows, c, c_stride);
+        b += lanes * kLanes;
+        c += lanes * kLanes;
+        columns -= lanes * kLanes;
+    }
 }
 
 }  // namespace

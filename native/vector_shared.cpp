@@ -6,6 +6,7 @@ namespace headrace::HEADRACE_LEVEL {
 namespace {
 
 using V = Wide<float, 64>;
+constexpr int64_t padded8(int64_t n) { return (n + 7) / 8 * 8; }
 constexpr float kUnseen = -1e9f;  // LOW of headrace.nn.link_losses
 
 // All lanes as one number: the upper half onto the lower, and so on.
@@ -73,27 +74,27 @@ HEADRACE_INLINE float exponentiate(float* scores, int64_t across, float highest)
     return across_sum(sum);
 }
 
-// Scores become gradients, and `own` those of the answers' scores, sixteen questions at a time.
+// Scores become gradients, and `own` those of the answers' scores. One loop after the other over sixteen questions: a question's
+// chain of operations is long, and a processor that has only one kind of them before it works at several questions at a time.
 void normalise(SoftmaxBlock& in) {
     for (int64_t from = 0; from < in.questions; from += 16) {
         const int64_t count = in.questions - from < 16 ? in.questions - from : 16;
         alignas(64) float positive[16] = {}, highest[16] = {}, total[16] = {}, mine[16], scale[16];
-        for (int64_t i = 0; i < count; ++i) {
-            float* scores = in.scores + (from + i) * in.across;
-            positive[i] = dot(in.query + (from + i) * in.stride, in.answer[from + i], in.width);
-            highest[i] = highest_of(scores, in.across, positive[i]);
-            total[i] = exponentiate(scores, in.across, highest[i]);
-        }
+        float* scores = in.scores + from * in.across;
+        for (int64_t i = 0; i < count; ++i) positive[i] = dot(in.query + (from + i) * in.stride, in.answer[from + i], in.width);
+        for (int64_t i = 0; i < count; ++i) highest[i] = highest_of(scores + i * in.across, in.across, positive[i]);
+        for (int64_t i = 0; i < count; ++i) total[i] = exponentiate(scores + i * in.across, in.across, highest[i]);
         exponential(V::load(positive) - V::load(highest)).store(mine);
         for (int64_t i = 0; i < 16; ++i) {
             total[i] += mine[i];
             scale[i] = in.share / total[i];
         }
         for (int64_t i = 0; i < count; ++i) {
-            float* scores = in.scores + (from + i) * in.across;
             in.own[from + i] = mine[i] * scale[i] - in.share;
             const V by = V::all(scale[i]);
-            for (int64_t j = 0; j < in.across; j += 16) (V::load(scores + j) * by).store(scores + j);
+            for (int64_t j = i * in.across; j < (i + 1) * in.across; j += 16) (V::load(scores + j) * by).store(scores + j);
+        }
+        for (int64_t i = 0; i < count; ++i) {
             const double peak = static_cast<double>(highest[i]);
             in.loss += __builtin_log(static_cast<double>(total[i])) + peak - static_cast<double>(positive[i]);
         }
@@ -103,13 +104,14 @@ void normalise(SoftmaxBlock& in) {
 }  // namespace
 
 void softmax_block(SoftmaxBlock& in) {
+    const int64_t width = padded8(in.width), candidates = padded8(in.candidates);
     turn(in);
-    product({in.query, in.stride, 1}, in.turned, in.across, in.width, in.questions, in.across, in.scores, in.across);
+    product({in.query, in.stride, 1}, in.turned, in.across, in.width, in.questions, candidates, in.scores, in.across);
     hide(in);
     in.loss = 0;
     normalise(in);
-    product({in.scores, in.across, 1}, in.candidate, in.stride, in.candidates, in.questions, in.stride, in.to_query, in.stride);
-    product({in.scores, 1, in.across}, in.query, in.stride, in.questions, in.candidates, in.stride, in.to_candidate, in.stride);
+    product({in.scores, in.across, 1}, in.candidate, in.stride, in.candidates, in.questions, width, in.to_query, in.stride);
+    product({in.scores, 1, in.across}, in.query, in.stride, in.questions, in.candidates, width, in.to_candidate, in.stride);
     for (int64_t q = 0; q < in.questions; ++q) {
         float* __restrict to = in.to_query + q * in.stride;
         const float* __restrict answer = in.answer[q];

@@ -48,8 +48,7 @@ struct Wide {
     }
     HEADRACE_INLINE static Wide all(S number) {
         Wide v;
-        for (int i = 0; i < kParts; ++i)
-            for (int l = 0; l < kPartLanes; ++l) v.part[i][l] = number;
+        for (int i = 0; i < kParts; ++i) v.part[i] = number - Part{};  // one broadcast; lane by lane, GCC 12 makes sixteen
         return v;
     }
     HEADRACE_INLINE void store(S* p) const {

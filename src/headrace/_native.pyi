@@ -215,6 +215,35 @@ def negatives(
     rounds: int,
     threads: int,
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64], int]: ...
+def shared_negatives(
+    ends: int,
+    *,
+    seed: int,
+    epoch: int,
+    batch: int,
+    chunks: int,
+    amount: int,
+    own: int,
+    starts: Any,
+    before: Any,
+    cumulative: Any | None,
+    threads: int,
+) -> NDArray[np.int64]: ...
+def numbered_edges(
+    triples: Any,
+    positions: Any,
+    *,
+    seed: int,
+    epoch: int,
+    batch: int,
+    chunks: int,
+    amount: int,
+    own: int,
+    starts: Any,
+    before: Any,
+    cumulative: Any | None,
+    threads: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]: ...
 def read_rows(
     fd: int, offset: int, num_rows: int, row_bytes: int, ids: Any, out: Any, *, positions: Any | None, threads: int
 ) -> None: ...
@@ -251,7 +280,6 @@ def shared_softmax(
 def row_updates(
     optimizer: str, grad: Any, state: Any, delta: Any, squares: Any, *, lr: float, eps: float, threads: int
 ) -> None: ...
-def number_ids(ids: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], int]: ...
 
 class LinkWorkspace:
     def __init__(self) -> None: ...

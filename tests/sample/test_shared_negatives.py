@@ -100,3 +100,36 @@ def test_answers_of_nothing():
     assert len(position) == len(node) == 0
     with pytest.raises(ValueError, match="head, relation and tail"):
         KnownEdges(torch.zeros(4, 2), num_nodes=3, num_relations=1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    ends=st.lists(st.tuples(*[st.integers(-(2**62), 2**62) | st.integers(0, 5)] * 2), min_size=1, max_size=30),
+    narrow=st.booleans(),
+    chunks=st.integers(1, 3),
+    fraction=st.sampled_from([0.0, 0.5, 1.0]),
+    ranges=st.sampled_from([None, [(3, 9)], [(0, 2), (90, 100)]]),
+)
+def test_edges_are_numbered_with_their_negatives_in_order_of_first_appearance(ends, narrow, chunks, fraction, ranges):
+    dtype = torch.int32 if narrow else torch.int64
+    triples = torch.tensor([[h % 2**31, i, t % 2**31] if narrow else [h, i, t] for i, (h, t) in enumerate(ends)], dtype=dtype)
+    positions = torch.arange(len(ends)).flip(0)[: len(ends) // 2 + 1]
+    sampler = SharedNegatives(100, amount=4, degree_fraction=fraction, seed=3)
+    found = sampler.of_edges(triples, positions, epoch=1, batch=2, ranges=ranges, chunks=chunks)
+    head, relation, tail = triples[positions].long().unbind(1)
+    drawn = sampler.sample(head, tail, epoch=1, batch=2, ranges=ranges, chunks=chunks)
+    nodes = torch.cat([head, tail, drawn.flatten()])
+    assert torch.equal(found.relation, relation)
+    assert torch.equal(found.nodes, nodes)
+    assert found.ids.tolist() == list(dict.fromkeys(nodes.tolist()))
+    assert torch.equal(found.ids[found.place], nodes)
+    sorted_ = sampler.of_edges(triples, positions, epoch=1, batch=2, ranges=ranges, chunks=chunks, ascending=True)
+    assert sorted_.ids.tolist() == sorted(set(nodes.tolist()))
+    assert torch.equal(sorted_.ids[sorted_.place], nodes)
+
+
+def test_positions_past_the_edges_are_refused():
+    sampler = SharedNegatives(5, amount=2)
+    for position in (-1, 1):
+        with pytest.raises(ValueError, match="out of range"):
+            sampler.of_edges(torch.ones(1, 3).long(), torch.tensor([position]))

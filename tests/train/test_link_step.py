@@ -1,13 +1,11 @@
-"""The native step of a batch against double precision, its bits against autograd, and numbers for ids."""
+"""The native step of a batch against double precision, and its bits against autograd."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.train.link_step import NativeStep, StepEdges, numbered
+from headrace.train.link_step import NativeStep, StepEdges
 from headrace.train.row_optimizer import RowOptimizer
 
 KINDS = {"dot": hr.nn.Dot, "distmult": hr.nn.DistMult, "complex": hr.nn.ComplEx}
@@ -155,12 +153,3 @@ def test_wrong_places_relations_and_ids_are_refused():
     edges = StepEdges(case.place, case.relation, torch.zeros(3, 0), None, 2, 1.0)
     with pytest.raises(ValueError, match="id out of range"):
         NativeStep(case.decoder, rule, rule, threads=1).update_(case.rows, torch.zeros(9, 0), torch.arange(1, 10), edges)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(-(2**62), 2**62) | st.integers(0, 5), max_size=60), st.booleans())
-def test_numbers_are_given_in_order_of_first_appearance(ids, narrow):
-    given_ids = torch.tensor([i % 2**31 for i in ids], dtype=torch.int32) if narrow else torch.tensor(ids, dtype=torch.int64)
-    unique, place = numbered(given_ids)
-    assert unique.tolist() == list(dict.fromkeys(given_ids.tolist()))
-    assert unique[place].tolist() == given_ids.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,15 @@ from headrace import _native
 from headrace._arrays import as_ids_near, as_tensor, thread_count
 
 Ranges = Sequence[tuple[int, int]]
+
+
+class NumberedEdges(NamedTuple):
+    """Edges with their negatives: `nodes` are the heads, the tails and the negatives, and `ids[place]` are they too."""
+
+    relation: Tensor  # [b]
+    nodes: Tensor  # [2 b + chunks * amount]
+    ids: Tensor  # [u], none twice
+    place: Tensor  # [2 b + chunks * amount]
 
 
 class SharedNegatives:
@@ -54,7 +63,7 @@ class SharedNegatives:
         self.from_batch = round(amount * degree_fraction)
         self.threads = thread_count(threads)
         self._weight = None if weight is None else _checked(weight, num_nodes)
-        self._of_ranges: tuple[tuple[tuple[int, int], ...], Tensor, Tensor, Tensor | None, int, int] | None = None
+        self._of_ranges: tuple[tuple[tuple[int, int], ...], Tensor, Tensor, Tensor | None] | None = None
 
     def sample(
         self, head: Any, tail: Any, *, epoch: int = 0, batch: int = 0, ranges: Ranges | None = None, chunks: int | None = None
@@ -65,37 +74,65 @@ class SharedNegatives:
         ends = torch.cat([as_ids_near(head, "head", where).long(), as_ids_near(tail, "tail", where).long()])
         if self.from_batch and not len(ends):
             raise ValueError("a batch without edges has no ends to draw from: use degree_fraction 0")
-        starts, before, cumulative, first, total = self._domain(ranges)
-        from_ends, drawn, _ = _native.negatives(
-            chunks * self.amount,
-            seed=self.seed,
-            epoch=epoch,
-            batch=batch,
-            num_src=max(len(ends), 1),
-            num_dst=total,
-            src=None,
-            src_cumulative=None,
-            dst_cumulative=cumulative,
-            indptr=None,
-            indices=None,
-            rounds=1,
-            threads=self.threads,
-        )
-        ids = torch.from_numpy(drawn).view(chunks, self.amount)
-        if len(starts) > 1:
-            part = torch.searchsorted(before, ids, right=True) - 1
-            ids = ids - before[part] + starts[part]
-        elif first:
-            ids = ids + first
-        ids = _moved(ids, where)
+        drawn = torch.from_numpy(_native.shared_negatives(len(ends), **self._draws(epoch, batch, chunks, ranges)))
+        ids = _moved(drawn.view(chunks, self.amount), where)
         if self.from_batch:
-            chosen = _moved(torch.from_numpy(from_ends).view(chunks, self.amount)[:, : self.from_batch].flatten(), where)
-            ids[:, : self.from_batch] = ends.index_select(0, chosen).view(chunks, -1)
+            own = ids[:, : self.from_batch]
+            own.copy_(ends.index_select(0, own.flatten()).view(own.shape))
         return ids
 
-    def _domain(self, ranges: Ranges | None) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
-        """Where the ranges start, how many nodes come before each (and in all), and the running sums of their weights; the first
-        start and all nodes once more, as numbers."""
+    def of_edges(
+        self,
+        triples: Tensor,
+        positions: Tensor,
+        *,
+        epoch: int = 0,
+        batch: int = 0,
+        ranges: Ranges | None = None,
+        chunks: int | None = None,
+        ascending: bool = False,
+    ) -> NumberedEdges:  # [e, 3], [b]
+        """Those edges of a list, with their negatives, and a number for each node: in the order that they first come in, or
+        `ascending`, as always on a GPU.
+
+        >>> import headrace as hr, torch
+        >>> sampler = hr.sample.SharedNegatives(100, amount=5, degree_fraction=1.0)
+        >>> edges = sampler.of_edges(torch.tensor([[7, 0, 3], [9, 1, 7]]), torch.tensor([1, 0]))
+        >>> edges.relation, edges.ids, edges.place[:4]
+        (tensor([1, 0]), tensor([9, 7, 3]), tensor([0, 1, 1, 2]))
+        """
+        chunks = self.chunks if chunks is None else chunks
+        if triples.is_cpu:
+            found = _native.numbered_edges(triples.numpy(), positions.numpy(), **self._draws(epoch, batch, chunks, ranges))
+            relation, nodes, ids, place = map(torch.from_numpy, found[:4])
+            ids = ids[: found[4]]
+            if ascending:
+                ids, order = ids.sort()
+                place = order.argsort()[place]
+            return NumberedEdges(relation, nodes, ids, place)
+        head, relation, tail = triples.index_select(0, positions).long().unbind(1)
+        drawn = self.sample(head, tail, epoch=epoch, batch=batch, ranges=ranges, chunks=chunks)
+        nodes = torch.cat([head, tail, drawn.flatten()])
+        return NumberedEdges(relation.contiguous(), nodes, *torch.unique(nodes, return_inverse=True))
+
+    def _draws(self, epoch: int, batch: int, chunks: int, ranges: Ranges | None) -> dict[str, Any]:
+        """What a native draw is told."""
+        starts, before, cumulative = self._domain(ranges)
+        return {
+            "seed": self.seed,
+            "epoch": epoch,
+            "batch": batch,
+            "chunks": chunks,
+            "amount": self.amount,
+            "own": self.from_batch,
+            "starts": starts.numpy(),
+            "before": before.numpy(),
+            "cumulative": cumulative,
+            "threads": self.threads,
+        }
+
+    def _domain(self, ranges: Ranges | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Where the ranges start, how many nodes come before each (and in all), and the running sums of their weights."""
         given = tuple((int(a), int(b)) for a, b in ranges) if ranges is not None else ((0, self.num_nodes),)
         kept = self._of_ranges
         if kept is None or kept[0] != given:
@@ -107,7 +144,7 @@ class SharedNegatives:
                 cumulative = torch.cat([self._weight[a:b] for a, b in given]).cumsum(0)
                 if not float(cumulative[-1]) > 0:
                     raise ValueError(f"all nodes of the ranges {list(given)} have weight 0: there is nothing to draw")
-            kept = self._of_ranges = (given, starts, before, cumulative, given[0][0], int(before[-1]))
+            kept = self._of_ranges = (given, starts, before, cumulative)
         return kept[1:]
 
 

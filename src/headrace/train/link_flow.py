@@ -33,7 +33,7 @@ from headrace.train.link_batches import EdgeBatch
 from headrace.train.link_encoder import LinkEncoder
 from headrace.train.link_memory import edges_fit
 from headrace.train.link_options import LinkOptions
-from headrace.train.link_step import NativeStep, StepEdges, has_native_step, numbered
+from headrace.train.link_step import NativeStep, StepEdges, has_native_step
 from headrace.train.row_optimizer import RowOptimizer
 
 
@@ -161,20 +161,25 @@ class LinkFlow:
 
     def _number(self, batch: LinkBatch) -> None:
         """A batch's edges, its negatives, and a number for each node that it needs."""
-        head, relation, tail = self.triples.index_select(0, batch.edges.positions).long().unbind(1)
-        batch.relation = relation = relation.contiguous()
+        positions = batch.edges.positions
         if self.negatives is None:
-            batch.place = torch.cat([head, tail])
+            head, relation, tail = self.triples.index_select(0, positions).long().unbind(1)
+            batch.relation, batch.place = relation.contiguous(), torch.cat([head, tail])
             return
-        batch.chunks = math.gcd(len(head), self.options.chunks)
-        drawn = self.negatives.sample(
-            head, tail, epoch=batch.epoch, batch=batch.edges.index, ranges=batch.edges.ranges, chunks=batch.chunks
+        batch.chunks = math.gcd(len(positions), self.options.chunks)
+        edges = self.negatives.of_edges(
+            self.triples,
+            positions,
+            epoch=batch.epoch,
+            batch=batch.edges.index,
+            ranges=batch.edges.ranges,
+            chunks=batch.chunks,
+            ascending=self.device.type == "cuda",  # wherever edges are: sums over an encoder's nodes depend on their order
         )
-        # A GPU's batches are in one order, wherever edges are: sums over an encoder's nodes depend on it.
-        wanted = torch.cat([head, tail, drawn.flatten()])
-        batch.ids, batch.place = numbered(wanted, ascending=self.device.type == "cuda")
+        batch.relation, batch.ids, batch.place = edges.relation, edges.ids, edges.place
         if self.step is None or self.known is not None:  # the native step sees by itself which negatives are the answer
-            batch.hidden = self._hidden(head, relation, tail, drawn)
+            head, tail, drawn = edges.nodes.split([len(positions), len(positions), batch.chunks * self.options.negatives])
+            batch.hidden = self._hidden(head, edges.relation, tail, drawn.view(batch.chunks, -1))
 
     def to_device(self, batch: LinkBatch) -> LinkBatch:
         """Copy what is not there."""
