@@ -130,3 +130,21 @@ def test_tiles_of_distances(kind, monkeypatch):
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
     for a, b in zip(torch.autograd.grad(found.square().sum(), there), grads, strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "questions", "candidates", "width"), [(1, 1, 1, 1), (3, 70, 5, 16), (2, 300, 1000, 100), (1, 9, 5000, 20)]
+)
+def test_softmax_of_shared_candidates(chunks, questions, candidates, width):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(chunks, questions, width), (chunks, questions, width), (chunks, candidates, width)]
+    tensors = [torch.randn(shape, generator=generator) / width**0.25 for shape in shapes]
+    hidden = (torch.rand(chunks * questions * candidates, generator=generator) < 0.1).nonzero()[:, 0]
+
+    def found(kind, device):
+        leaves = [x.to(device, kind).requires_grad_() for x in tensors]
+        loss = hr.nn.shared_softmax_loss(*leaves, hidden=hidden.to(device))
+        return [loss.detach(), *torch.autograd.grad(loss, leaves)]
+
+    for near, far in zip(found(torch.float64, "cpu"), found(torch.float32, "cuda"), strict=True):
+        torch.testing.assert_close(far.cpu().double(), near, rtol=1e-4, atol=1e-6)

@@ -8,6 +8,7 @@ from headrace.kernels._gather import gather, gather_reference
 from headrace.kernels._prepared import Prepared, prepare
 from headrace.kernels._round import round_to_bfloat16, round_to_bfloat16_reference
 from headrace.kernels._sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
+from headrace.kernels._softmax import softmax_rows_, softmax_rows_reference_
 from headrace.kernels._tune import tune
 from headrace.kernels.launch import Launch, launch_for
 
@@ -36,5 +37,7 @@ __all__ = [
     "round_to_bfloat16",
     "round_to_bfloat16_reference",
     "seed_for",
+    "softmax_rows_",
+    "softmax_rows_reference_",
     "tune",
 ]

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_count
-from headrace.nn.link_losses import LOW, softmax_loss
+from headrace.kernels import softmax_rows_
+from headrace.nn.link_losses import LOW
 
 
 def shared_softmax_loss(
@@ -17,9 +18,10 @@ def shared_softmax_loss(
 ) -> Tensor:  # [k, q, d], [k, q, d], [k, n, d] -> []
     """How unlikely each query's own answer is among itself and the candidates of its chunk: the mean cross entropy.
 
-    The same as `softmax_loss` of the scores of a decoder that compares by products (Dot, DistMult, ComplEx, RESCAL), but on the
-    CPU, in float32, scores never leave the cache: a block of questions is scored, normalised and turned into gradients before the
-    next one. The bits do not depend on `threads` (default: torch's).
+    The same as `softmax_loss` of the scores of a decoder that compares by products (Dot, DistMult, ComplEx, RESCAL), but gradients
+    are found on the way. On a GPU scores are kept once, and normalised by one kernel. On the CPU, in float32, they never leave the
+    cache: a block of questions is scored, normalised and turned into gradients before the next one. The bits do not depend on
+    `threads` (default: torch's).
 
     hidden: which candidates do not count, as positions in [k, q, n] counted row by row: known edges, and the answer itself.
 
@@ -40,10 +42,8 @@ def shared_softmax_loss(
         count = torch.get_num_threads() if threads is None else thread_count(threads)
         loss: Tensor = _SharedSoftmax.apply(query, answer, candidates, hidden, count)  # type: ignore[no-untyped-call]
         return loss
-    scores = torch.bmm(query, candidates.transpose(1, 2))
-    if hidden is not None:
-        scores = scores.flatten().index_fill(0, hidden, LOW).view(scores.shape)
-    return softmax_loss((query * answer).sum(-1), scores)
+    found: Tensor = _SharedProducts.apply(query, answer, candidates, hidden)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _SharedSoftmax(torch.autograd.Function):
@@ -62,3 +62,23 @@ class _SharedSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         return *(kept * grad for kept in ctx.saved_tensors), None, None
+
+
+class _SharedProducts(torch.autograd.Function):
+    """The same by torch's products: one array of scores, whose place their gradients take."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, answer: Tensor, candidates: Tensor, hidden: Tensor | None) -> Tensor:
+        scores = torch.bmm(query, candidates.transpose(1, 2))
+        if hidden is not None:
+            scores.view(-1).index_fill_(0, hidden, LOW)
+        own = (query * answer).sum(-1)
+        loss, to_own = softmax_rows_(scores.flatten(0, 1), own.flatten(), share=1 / max(own.numel(), 1))
+        pull = to_own.view(own.shape).unsqueeze(-1)
+        to_query = torch.baddbmm(pull * answer, scores, candidates)
+        ctx.save_for_backward(to_query, pull * query, torch.bmm(scores.transpose(1, 2), query))
+        return loss.mean()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return *(kept * grad for kept in ctx.saved_tensors), None

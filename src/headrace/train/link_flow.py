@@ -101,7 +101,7 @@ class LinkFlow:
             self.step = NativeStep(decoder, self.optimizer, self.relation_optimizer, threads=options.threads)
         # Rows in main memory are stepped where they are, without copies.
         self.in_place = self.step is not None and isinstance(rows, InMemory) and rows.rows.dtype == torch.float32
-        self.shares = options.loss == "softmax" and type(decoder) in (Dot, DistMult, ComplEx, RESCAL) and self.device.type == "cpu"
+        self.shares = options.loss == "softmax" and type(decoder) in (Dot, DistMult, ComplEx, RESCAL)
         self.loss = loss_named(options.loss, margin=options.margin, temperature=options.temperature)
         power = {"none": 0, "n3": 3, "l1": 1, "l2": 2, "l3": 3}[options.regularizer]
         self.penalty = Penalty(power, options.regularization) if power else None
