@@ -1,5 +1,6 @@
 // Link prediction.
 #include "bind.h"
+#include "count_scores.h"
 #include "link_step.h"
 
 namespace headrace {
@@ -119,9 +120,21 @@ double step_of(LinkWorkspace& workspace, const std::string& decoder, FloatsOut r
     return workspace.step(in, threads);
 }
 
+void count_into(Floats scores, const In1<float>& low, const In1<float>& high, Out1<int64_t> above, Out1<int64_t> level,
+                int threads) {
+    const int64_t rows = length(low);
+    if (static_cast<int64_t>(scores.shape(0)) != rows || length(high) != rows || length(above) != rows || length(level) != rows)
+        fail("scores, low, high, above and level must have as many rows");
+    nb::gil_scoped_release release;
+    count_scores(scores.data(), rows, static_cast<int64_t>(scores.shape(1)), low.data(), high.data(), above.data(), level.data(),
+                 threads);
+}
+
 }  // namespace
 
 void bind_link(nb::module_& m) {
+    m.def("count_scores", &count_into, "scores"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "above"_a.noconvert(),
+          "level"_a.noconvert(), nb::kw_only(), "threads"_a);
     m.def("shared_softmax", &softmax_of, "query"_a.noconvert(), "answer"_a.noconvert(), "candidates"_a.noconvert(), nb::kw_only(),
           "hidden"_a.none().noconvert(), "to_query"_a.noconvert(), "to_answer"_a.noconvert(), "to_candidates"_a.noconvert(),
           "threads"_a);

@@ -224,3 +224,8 @@ def test_a_long_epoch_has_lines_within(capsys, monkeypatch):
     said = capsys.readouterr().err.splitlines()
     assert said[1] == "epoch 1/10 batch 11/192 loss 1.0000 accuracy 0.7500"
     assert len(said) == 1 + 4
+    for done in range(30):
+        now[0] += 1
+        lines.validating(1000 * done, 30_000)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"evaluated {thousands},000 of 30,000" for thousands in (5, 16, 27)]

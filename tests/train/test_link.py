@@ -10,7 +10,7 @@ from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
 import headrace as hr
 from headrace.nn.link_losses import LOSSES, LOW, Penalty, loss_named
 from headrace.store import InMemory, Partitioned
-from headrace.train import LinkOptions, Run, link, link_flow
+from headrace.train import LinkOptions, Run, Watcher, link, link_flow, link_loop
 from headrace.train.link import make_decoder
 from headrace.train.link_batches import EdgeBatches
 from headrace.train.link_data import LinkData
@@ -190,6 +190,28 @@ def test_on_a_cpu_no_row_is_stale_however_many_batches_are_in_flight(knowledge, 
     if exact.rows is not None:
         assert torch.equal(exact.rows.rows, ahead.rows.rows)
         assert torch.equal(exact.rows.state, ahead.rows.state)
+
+
+def test_where_ranking_would_take_long_some_edges_are_ranked_and_that_is_said(knowledge, monkeypatch):
+    class Notes(Watcher):
+        def __init__(self):
+            self.said = []
+
+        def note(self, text):
+            self.said.append(text)
+
+    monkeypatch.setattr("headrace.train.link_loop._LEAST", 3)
+    monkeypatch.setitem(link_loop._SCORES, "cpu", 2 * 40 * 8)  # eight edges
+    notes = Notes()
+    some = link(knowledge, small(eval_every=1), watcher=notes).test
+    assert some["edges"] == 7  # every third of twenty
+    assert [text.split(",")[0] for text in notes.said] == [f"7 of 20 {what} edges are ranked" for what in ("validation", "test")]
+    assert "--test-edges 0" in notes.said[1]
+    assert link(knowledge, small(test_edges=0)).test["edges"] == 20
+    assert link(knowledge, small(test_edges=5)).test["edges"] == 5
+    assert link(knowledge, small(ranking="sampled", candidates=10)).test["edges"] == 20
+    with pytest.raises(ValueError, match="test_edges must be at least -1"):
+        small(test_edges=-2)
 
 
 def test_known_edges_can_be_left_out_of_negatives(knowledge):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace import _native
 from headrace.sample import KnownEdges
 from headrace.store import InMemory
 from headrace.train import ranking
@@ -122,3 +123,26 @@ def test_no_edges_and_wrong_ones():
         rank(hr.nn.Dot(4), rows, torch.tensor([[0, 0, 3]]))
     with pytest.raises(ValueError, match="at least 1"):
         rank(hr.nn.Dot(4), rows, torch.tensor([[0, 0, 1]]), sampled=0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 5), st.sampled_from([0, 1, 7, 33, 20_000]), st.integers(1, 3), st.integers(0, 99))
+def test_scores_are_counted_as_torch_counts_them(rows, width, threads, seed):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(-3, 4, (rows, width), generator=generator).float()
+    scores[torch.rand(rows, width, generator=generator) < 0.05] = torch.nan
+    low, high = (
+        torch.randint(-3, 1, (rows,), generator=generator).float(),
+        torch.randint(0, 3, (rows,), generator=generator).float(),
+    )
+    above, level = torch.ones(rows, dtype=torch.int64), torch.full((rows,), 2)
+    _native.count_scores(scores.numpy(), low.numpy(), high.numpy(), above.numpy(), level.numpy(), threads=threads)
+    more = (scores > high[:, None]).sum(1)
+    assert torch.equal(above, 1 + more)
+    assert torch.equal(level, 2 + (scores >= low[:, None]).sum(1) - more)
+
+
+def test_counts_of_another_size_are_refused():
+    scores, ends = torch.zeros(3, 4).numpy(), torch.zeros(3).numpy()
+    with pytest.raises(ValueError, match="as many rows"):
+        _native.count_scores(scores, ends, ends[:2], *torch.zeros(2, 3, dtype=torch.int64).numpy(), threads=1)

@@ -36,6 +36,10 @@ class Lines(Watcher):
             accuracy = "" if event.accuracy is None else f" accuracy {event.accuracy:.4f}"
             self._say(f"epoch {event.epoch + 1}/{self.epochs} batch {event.batch}/{self.batches} loss {event.loss:.4f}{accuracy}")
 
+    def validating(self, done: int, total: int) -> None:
+        if time.monotonic() - self.said > _EVERY_SECONDS:
+            self._say(f"evaluated {done:,} of {total:,}")
+
     def epoch(self, facts: dict[str, Any]) -> None:
         if facts["epoch_seconds"] < 1 and time.monotonic() - self.said < 1 and facts["epoch"] + 1 < self.epochs:
             return  # hundreds of short epochs are not worth a line each

@@ -30,6 +30,8 @@ from headrace.train.ranking import Ranking, ReadRows, rank
 from headrace.train.run import Run
 from headrace.train.watch import StepEvent, Watcher
 
+_SCORES = {"cpu": 1 << 36, "cuda": 1 << 42}  # that a ranking of edges takes, unless it was said how many edges
+_LEAST = 1000  # edges, however many scores that takes
 _TELL_SECONDS = 0.25  # from one look at the stages to the next
 
 
@@ -76,6 +78,7 @@ class LinkTrainer:
         self._known: KnownEdges | None = None
         self._encoded: InMemory | EncodedRows | None = None
         self._times: list[StageTimes] = []
+        self._partly: set[str] = set()  # of which edges it was said that not all are ranked
         self._begin = self._saved_at = perf_counter()
         self._told = self._before = 0.0
 
@@ -183,7 +186,7 @@ class LinkTrainer:
         last = state.epoch + 1 == options.epochs
         found, begin = None, perf_counter()
         if len(self.data.valid) and (last or (options.eval_every and (state.epoch + 1) % options.eval_every == 0)):
-            found = self._ranked("valid", self.data.valid[: options.eval_edges or None], interrupt)[0]
+            found = self._ranked("valid", self._to_rank("eval", self.data.valid, options.eval_edges), interrupt)[0]
             state.last = found.best.mrr
             if found.best.mrr > state.best:
                 state.best, state.best_epoch, state.stale = found.best.mrr, state.epoch, 0
@@ -221,6 +224,23 @@ class LinkTrainer:
         self.watcher.epoch(line)
         if perf_counter() - self._saved_at >= options.checkpoint_seconds and not interrupt.asked:
             self.save()
+
+    def _to_rank(self, name: str, edges: Tensor, asked: int) -> Tensor:  # [e, 3] -> [at most e, 3]
+        """As many edges as were asked for; if that was left open, no more than can be ranked in a few minutes, and that is said."""
+        if asked >= 0:
+            return edges[: asked or None]
+        most = max(_SCORES[self.flow.device.type] // (2 * self.data.num_nodes), _LEAST)
+        if len(edges) <= most or self.options.ranking == "sampled":
+            return edges
+        some = edges[:: -(-len(edges) // most)]
+        if name not in self._partly:
+            self._partly.add(name)
+            what = "validation" if name == "eval" else "test"
+            self.watcher.note(
+                f"{len(some):,} of {len(edges):,} {what} edges are ranked, evenly spaced, among {self.data.num_nodes:,} nodes: "
+                f"--{name}-edges 0 ranks all, --ranking sampled among fewer nodes"
+            )
+        return some
 
     def _ranked(self, name: str, triples: Tensor, interrupt: Interrupt) -> list[Ranking]:
         options = self.options
@@ -277,7 +297,7 @@ class LinkTrainer:
             self._encoded = None
         test: dict[str, Any] = {}
         if len(self.data.test):
-            for found in self._ranked("test", self.data.test[: self.options.test_edges or None], interrupt):
+            for found in self._ranked("test", self._to_rank("test", self.data.test, self.options.test_edges), interrupt):
                 test = {**found.plain(), **test}  # where both were asked for, mrr is that of the full ranking
         encoded = self.scored(interrupt)
         if self.flow.encoder is not None and self.run is not None and isinstance(encoded, InMemory):

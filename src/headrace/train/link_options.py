@@ -66,8 +66,10 @@ class LinkOptions(LoopOptions):
     )
     held_out: float = option(0.05, "share of edges kept for validation, and for testing, where there is no official split")
     eval_every: int = option(0, "epochs from one validation to the next (0: only after the last)")
-    eval_edges: int = option(0, "validation edges that are ranked, the first ones (0: all)")
-    test_edges: int = option(0, "test edges that are ranked, the first ones (0: all)")
+    eval_edges: int = option(
+        -1, "validation edges that are ranked, the first ones (0: all; -1: all, or some where it would take long)"
+    )
+    test_edges: int = option(-1, "test edges that are ranked, the first ones (0: all; -1: all, or some if that took long)")
     raw: bool = option(False, "rank against other true answers too, in place of leaving them out (filtered)")
     ranking: Literal["full", "sampled", "both"] = option("full", "rank true ends among all nodes, among sampled ones, or both")
     candidates: int = option(1000, "nodes that are sampled to rank among")
@@ -78,10 +80,11 @@ class LinkOptions(LoopOptions):
         for name in (f.name for f in fields(self) if get_origin(hints[f.name]) is Literal):
             if getattr(self, name) not in get_args(hints[name]):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(hints[name]))}, not {getattr(self, name)!r}")
-        for name, least in {"staleness": 1, "dim": 1, "batch_size": 1, "negatives": 0, "chunks": 1, "candidates": 1}.items():
+        least_of = {"staleness": 1, "dim": 1, "batch_size": 1, "negatives": 0, "chunks": 1, "candidates": 1}
+        for name, least in {**least_of, "eval_edges": -1, "test_edges": -1}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("regularization", "temperature", "eval_every", "eval_edges", "test_edges", "partitions", "buffer", "init"):
+        for name in ("regularization", "temperature", "eval_every", "partitions", "buffer", "init"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name, most in {"degree_fraction": 1.0, "held_out": 0.45}.items():

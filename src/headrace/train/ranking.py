@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from headrace import _native
 from headrace.nn import Decoder
 from headrace.sample import KnownEdges, SharedNegatives, known_among
 
@@ -231,6 +232,11 @@ class _Questions:
 
     def _scored(self, rows: Tensor) -> Tensor:  # [m, d] -> [q, m]
         scores = self.decoder.score(self.query[None], rows[None])[0]
+        if scores.is_cpu and scores.dtype == torch.float32:
+            scores = scores.contiguous()
+            arrays = [x.numpy() for x in (scores, self.low, self.high, self.above, self.level)]
+            _native.count_scores(*arrays, threads=torch.get_num_threads())
+            return scores
         above = (scores > self.high[:, None]).sum(1)
         self.above += above
         self.level += (scores >= self.low[:, None]).sum(1) - above
