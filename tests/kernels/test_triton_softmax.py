@@ -28,6 +28,25 @@ check(low, torch.randn(2), 1.0)
 check(100 * torch.randn(5, 33), 100 * torch.randn(5), 1.0)  # no exponential overflows
 with mock.patch.object(_triton_softmax, "_BLOCK", 16):
     check(30 * torch.randn(6, 100), torch.randn(6), 0.5)
+
+# The losses that are made of it, as on a GPU.
+from headrace.nn import link_losses, shared_softmax
+
+query, answer, candidates = (torch.randn(2, n, 8, requires_grad=True) for n in (6, 6, 9))
+for loss in (
+    lambda: link_losses.softmax_loss((query * answer).sum(-1), query @ candidates.transpose(1, 2)),
+    lambda: shared_softmax._SharedProducts.apply(query, answer, candidates, torch.tensor([3, 50])),
+):
+    expected = loss()
+    gradients = torch.autograd.grad(3 * expected, (query, answer, candidates))
+    with (
+        mock.patch.object(link_losses, "softmax_rows_", _triton_softmax.softmax_rows_),
+        mock.patch.object(shared_softmax, "softmax_rows_", _triton_softmax.softmax_rows_),
+    ):
+        found = loss()
+        torch.testing.assert_close(found, expected)
+        for a, b in zip(gradients, torch.autograd.grad(3 * found, (query, answer, candidates)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 print("equal")
 """
 

@@ -1,4 +1,4 @@
-"""Link prediction: seconds of an epoch beside PyTorch-BigGraph and PyKEEN, and how well ours and BigGraph's ranks.
+"""Link prediction: seconds of an epoch beside PyTorch-BigGraph and PyKEEN, how well ours and BigGraph's ranks, and how fast.
 
 DistMult with relations for either side (BigGraph has those of necessity), softmax over 50 ends of the batch and 50 uniform nodes a
 question, Adagrad, on fb15k. Peers run in processes of their own, by `peers_python` where they have an environment of their own. The
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from headrace.bench import link_peers
-from headrace.bench.measure import Row
+from headrace.bench.measure import Row, rate_row, time_in_turn
 from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, load, open_dataset
 from headrace.nn import DistMult, shared_softmax_loss
@@ -30,6 +30,7 @@ from headrace.train import LinkOptions, Watcher, link
 from headrace.train.link_data import LinkData
 from headrace.train.ranking import rank
 
+_RANKED, _PIECE = 4096, 512  # edges, and rows at a time
 DIM, BATCH, NEGATIVES, CHUNKS, EPOCHS = 100, 1000, 100, 10, 10
 NAMES = {"biggraph": "PyTorch-BigGraph", "pykeen": "PyKEEN, a part of an epoch scaled"}
 
@@ -58,9 +59,11 @@ def run(setting: Setting) -> list[Row]:
                 if found is not None and out.exists() and peer not in mrr:
                     mrr[peer] = _mrr_of(out, edges)
         limit = _limit(len(edges.train))
+        setting.progress("ranking")
+        ranking = _ranking(edges, setting.repeats)
     median = {NAMES.get(name, name): statistics.median(taken) for name, taken in seconds.items()}
     named = {NAMES.get(name, name): value for name, value in mrr.items()}
-    rows = [Row("link", case, "epoch", "s", median.pop("ours"), median, limit)]
+    rows = [Row("link", case, "epoch", "s", median.pop("ours"), median, limit), ranking]
     if len(edges.test):
         rows.append(Row("link", case, f"filtered MRR of the test edges after {EPOCHS} epochs", "share", named.pop("ours"), named))
     return rows
@@ -134,6 +137,38 @@ def _peer(peer: str, edges: LinkData, setting: Setting, out: Path, batch: int) -
     if done.returncode:
         raise ValueError(f"{NAMES[peer]} failed: {done.stderr.strip()[-500:]}")
     return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds"])
+
+
+def _ranking(edges: LinkData, repeats: int) -> Row:
+    """Scores a second of a full ranking, raw, beside the same in a few lines of torch. The limit is the products alone."""
+    generator = torch.Generator().manual_seed(0)
+    rows, triples = torch.randn(edges.num_nodes, DIM, generator=generator), edges.train[:_RANKED].long()
+    decoder = DistMult(DIM, edges.num_relations).requires_grad_(False)
+    decoder.relation.copy_(torch.randn(decoder.relation.shape, generator=generator))
+    head, relation, tail = triples.unbind(1)
+    query = torch.cat([decoder.query(rows[head], relation), decoder.query(rows[tail], relation, side="head")])
+    own = (query * rows[torch.cat([tail, head])]).sum(1, keepdim=True)
+
+    def plain() -> float:
+        above, level = torch.zeros(len(query), dtype=torch.int64), torch.zeros(len(query), dtype=torch.int64)
+        for piece in rows.split(_PIECE):
+            scores, near = query @ piece.T, 1e-5 * own.abs()
+            above += (scores > own + near).sum(1)
+            level += ((scores >= own - near) & (scores <= own + near)).sum(1)
+        return float((1 / (1 + above + (level - 1) / 2)).double().mean())
+
+    def ours() -> float:
+        return rank(decoder, InMemory(rows, torch.zeros(len(rows), 0)), triples).raw.mrr
+
+    def limit() -> None:
+        for piece in rows.split(_PIECE):
+            query @ piece.T
+
+    if abs(ours() - plain()) > 1e-6:
+        raise RuntimeError(f"the MRR is {ours()} and in plain torch {plain()}: nothing is timed")
+    seconds = time_in_turn({"ours": ours, "plain torch": plain, "limit": limit}, repeats=repeats)
+    work = dict.fromkeys(seconds, len(query) * len(rows) / 1e9)
+    return rate_row("link", f"{len(triples)} edges among {len(rows)} nodes, d={DIM}", "full ranking", "G scores/s", work, seconds)
 
 
 def _mrr_of(file: Path, edges: LinkData) -> float:

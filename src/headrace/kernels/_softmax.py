@@ -23,5 +23,6 @@ def softmax_rows_reference_(scores: Tensor, own: Tensor, *, share: float) -> tup
     scores.sub_(highest.unsqueeze(1)).exp_()
     mine = (own - highest).exp_()
     total = scores.sum(1).add_(mine)
-    scores.mul_((share / total).unsqueeze(1))
-    return total.log() + highest - own, (mine / total).sub_(1).mul_(share)
+    scale = share / total
+    scores.mul_(scale.unsqueeze(1))
+    return total.log() + highest - own, mine.mul_(scale).sub_(share)

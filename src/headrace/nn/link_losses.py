@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headrace.kernels import softmax_rows_
+
 LOW = -1e9  # a score that no loss sees; finite, so that a row of nothing else has gradients (of zero)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -51,22 +53,19 @@ def one_vs_all_loss(scores: Tensor, target: Tensor) -> Tensor:  # [b, N], [b] ->
 
 
 class _Softmax(torch.autograd.Function):
-    """Keeps the likelihoods, which are the gradient: each exponential is taken once."""
+    """Keeps the gradients, which are likelihoods: each exponential is taken once."""
 
     @staticmethod
     def forward(ctx: Any, positive: Tensor, negative: Tensor) -> Tensor:
-        highest = positive if not negative.shape[-1] else torch.maximum(positive, negative.amax(-1))
-        likely, own = (negative - highest.unsqueeze(-1)).exp_(), (positive - highest).exp_()
-        total = likely.sum(-1).add_(own)
-        ctx.save_for_backward(likely, own, total)
-        return (total.log() + highest - positive).mean()
+        likely = negative.clone(memory_format=torch.contiguous_format)
+        loss, pull = softmax_rows_(likely.flatten(0, -2), positive.flatten(), share=1 / max(positive.numel(), 1))
+        ctx.save_for_backward(pull.view(positive.shape), likely)
+        return loss.mean()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        likely, own, total = ctx.saved_tensors
-        share = grad / max(total.numel(), 1)
-        scale = share / total
-        return (own * scale).sub_(share), likely * scale.unsqueeze(-1)
+        pull, likely = ctx.saved_tensors
+        return pull * grad, likely * grad
 
 
 def masked(negative: Tensor, mask: Tensor | None) -> Tensor:  # [..., n], [..., n] bool -> [..., n]
