@@ -83,7 +83,9 @@ def test_bench_link_times_an_epoch_and_ranks_what_was_learned(tmp_path):
     options = ["--data", str(tmp_path / "ring"), "--repeats", "1", "--threads", "1", "--peers-python", str(peer), "--json"]
     result = runner.invoke(app, ["bench", "link", *options])
     assert result.exit_code == 0, result.output
-    epoch, quality = json.loads(result.stdout)
+    epoch, ranking, quality = json.loads(result.stdout)
+    assert (ranking["metric"], ranking["unit"]) == ("full ranking", "G scores/s")
+    assert min(ranking["ours"], ranking["peers"]["plain torch"], ranking["limit"]) > 0
     assert (epoch["metric"], epoch["unit"], epoch["peers"]) == ("epoch", "s", {})
     assert epoch["ours"] > 0
     assert epoch["limit"] > 0
