@@ -30,7 +30,7 @@ def main() -> None:
 
         names = pq.read_table(data.id_map).column("id").to_pylist()
         for node, degree in enumerate(data.graph.degrees().tolist()):
-            print(f"{names[node]:>8} has {degree} incoming: {[names[n] for n in data.graph.neighbours(node).tolist()]}")
+            print(f"{names[node]:>8} has {degree} incoming: {[names[n] for n in data.graph.neighbors(node).tolist()]}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Link prediction through a GraphSAGE encoder: in memory, and on disk with neighbours from the partitions that are in memory."""
+"""Link prediction through a GraphSAGE encoder: in memory, and on disk with neighbors from the partitions that are in memory."""
 
 import tempfile
 from pathlib import Path
@@ -14,7 +14,7 @@ shared = {"dim": 16, "encoder": "sage", "fanout": (10,), "epochs": 3, "batch_siz
 result = hr.train.link(data, hr.train.LinkOptions(**shared))
 print(f"in memory: {result.test['ranking']} {result.test['measure']} MRR {result.test['mrr']:.3f}")
 
-# `rows` are what was trained; `encoded` is what the network makes of a row and its neighbours, which the decoder compares.
+# `rows` are what was trained; `encoded` is what the network makes of a row and its neighbors, which the decoder compares.
 scores = result.encoded.rows @ result.encoded.gather(torch.tensor([7]))[0][0]
 print("person 7 may know", scores.topk(4).indices.tolist())
 

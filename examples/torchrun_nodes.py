@@ -46,7 +46,7 @@ for epoch in range(5):
 
 if rank == 0:
     test = data.splits["test"]
-    rows = hr.train.infer(model.module.cpu(), data, test)  # exact: layer by layer, every neighbour
+    rows = hr.train.infer(model.module.cpu(), data, test)  # exact: layer by layer, every neighbor
     right = (rows.argmax(dim=1) == data.y[test]).float().mean()
     print(f"test accuracy {right:.3f}, the best possible {data.info['best_accuracy']:.3f}")
 dist.destroy_process_group()

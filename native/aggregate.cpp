@@ -16,7 +16,7 @@ constexpr int64_t kSoon = 32;      // entries after which a row that is asked fo
 int64_t element_bytes(Element e) { return e == Element::f64 ? 8 : e == Element::f32 ? 4 : 2; }
 int64_t sum_bytes(Element e) { return e == Element::f64 ? 8 : 4; }
 
-// Turns entries into addresses and coefficients, a window at a time, for the loops that are not worth a specialised look-up.
+// Turns entries into addresses and coefficients, a window at a time, for the loops that are not worth a specialized look-up.
 class Window {
 public:
     Window(const Entries& entries, FirstError& error)

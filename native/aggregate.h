@@ -1,5 +1,5 @@
-// Sum, mean and max of rows over the neighbours of a CSR, and their gradients. No atomics: every output row has one
-// writer, and neighbours are added in order, so the result does not depend on the number of threads.
+// Sum, mean and max of rows over the neighbors of a CSR, and their gradients. No atomics: every output row has one
+// writer, and neighbors are added in order, so the result does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Attention over the neighbours of a CSR, fused: scores, softmax, dropout and weighted sum in one pass, with nothing kept per
+// Attention over the neighbors of a CSR, fused: scores, softmax, dropout and weighted sum in one pass, with nothing kept per
 // entry (FlashAttention's idea, on sparse rows). GAT (Velickovic et al. 2018) scores an entry by leaky(source + target), GATv2
 // (Brody et al. 2022; "pairs") by <attention, leaky(x + target)>. No atomics: every output row has one writer and adds its entries
 // in order, so the result does not depend on the number of threads.

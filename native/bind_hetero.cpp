@@ -1,4 +1,4 @@
-// Neighbour sampling over node and edge types.
+// Neighbor sampling over node and edge types.
 #include "bind.h"
 #include "hetero.h"
 

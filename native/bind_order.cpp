@@ -35,7 +35,7 @@ auto with_graph(const In1<int64_t>& indptr, const In& indices, int threads, Body
 
 nb::dict summary(const In1<int64_t>& indptr, const In& indices, double hub, int threads) {
     const Summary s = with_graph(indptr, indices, threads, [&](const auto* data, int64_t rows) {
-        return summarise(indptr.data(), data, rows, hub, threads);
+        return summarize(indptr.data(), data, rows, hub, threads);
     });
     nb::dict out;
     out["max_degree"] = s.max_degree;
@@ -153,7 +153,7 @@ Made<int64_t> rabbit(const In1<int64_t>& indptr, const In& indices, const Order&
 }  // namespace
 
 void bind_order(nb::module_& m) {
-    m.def("summarise", &summary, "indptr"_a.noconvert(), "indices"_a.noconvert(), "hub"_a, "threads"_a);
+    m.def("summarize", &summary, "indptr"_a.noconvert(), "indices"_a.noconvert(), "hub"_a, "threads"_a);
     m.def("window_reuse", &reuse, "indptr"_a.noconvert(), "indices"_a.noconvert(), "order"_a.noconvert().none(), nb::kw_only(),
           "window"_a, "sample"_a, "threads"_a);
     m.def("simulate_lru", &lru, "indptr"_a.noconvert(), "indices"_a.noconvert(), "order"_a.noconvert().none(), nb::kw_only(),

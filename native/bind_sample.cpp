@@ -1,4 +1,4 @@
-// Neighbour sampling.
+// Neighbor sampling.
 #include <variant>
 
 #include "bind.h"

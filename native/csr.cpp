@@ -65,7 +65,7 @@ struct Transposed {
     }
 };
 
-// Entries are first dealt into buckets of neighbouring rows, then sorted within each bucket, which fits a cache.
+// Entries are first dealt into buckets of neighboring rows, then sorted within each bucket, which fits a cache.
 // Stable: each thread deals a contiguous piece of the input, and pieces keep their order within a bucket.
 template <class Out, class P, class Source>
 Csr<Out, P> sort_rows_of(const Source& source, int64_t rows, int64_t expected, bool positions, int threads) {

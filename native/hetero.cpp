@@ -28,7 +28,7 @@ struct TypeTable {
 
 struct HeteroSampler::Workspace {
     std::vector<TypeTable> tables;
-    std::vector<int64_t> raw;  // neighbours before relabelling
+    std::vector<int64_t> raw;  // neighbors before relabeling
 
     int64_t bytes() const {
         int64_t total = static_cast<int64_t>(raw.capacity() * 8);
@@ -122,7 +122,7 @@ HeteroResult HeteroSampler::expand(const HeteroRequest& request, const std::shar
             const int64_t* frontier_nodes = out.nodes[target].as<int64_t>() + from;
             FirstError error;
 
-            // How many neighbours each frontier node takes.
+            // How many neighbors each frontier node takes.
             out.indptr[r].grow((end[target] + 1) * sizeof(int64_t), (from + 1) * sizeof(int64_t));
             int64_t* indptr = out.indptr[r].as<int64_t>() + from;
             for (int64_t i = 0; i < frontier; ++i) {
@@ -143,7 +143,7 @@ HeteroResult HeteroSampler::expand(const HeteroRequest& request, const std::shar
             if (static_cast<int64_t>(work.raw.size()) < added) work.raw.resize(static_cast<size_t>(added));
             int64_t* raw = work.raw.data();
 
-            // Which neighbours: rows are independent, so threads share them.
+            // Which neighbors: rows are independent, so threads share them.
             const auto word = static_cast<uint32_t>(hop) | static_cast<uint32_t>(r + 1) << 8;
             const int parts = useful_threads(request.threads, added, 4096);
 #pragma omp parallel for schedule(static, 1) num_threads(parts) if (parts > 1)

@@ -1,4 +1,4 @@
-// Neighbour sampling where nodes and edges have types: one node list per node type, one CSR per edge type.
+// Neighbor sampling where nodes and edges have types: one node list per node type, one CSR per edge type.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ BareSample bare_sample(const int64_t* indptr, const int32_t* indices, int32_t* s
 
 void bare_gather(char* out, const char* rows, int64_t row_bytes, const int64_t* ids, int64_t count, int threads);
 
-// Sum over the neighbours, rows of kBareWidth elements, fp32 or bf16 (summed in fp32).
+// Sum over the neighbors, rows of kBareWidth elements, fp32 or bf16 (summed in fp32).
 constexpr int64_t kBareWidth = 64;
 void bare_sum(char* out, const char* x, bool bf16, const int64_t* indptr, const int32_t* indices, int64_t rows,
               int threads);

@@ -1,4 +1,4 @@
-// Uninitialised memory that is resident where it is touched and nowhere else: a large block comes from the system and goes
+// Uninitialized memory that is resident where it is touched and nowhere else: a large block comes from the system and goes
 // back to it, and the largest are on huge pages (fewer page faults, fewer TLB misses).
 #pragma once
 

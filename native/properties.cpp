@@ -9,7 +9,7 @@
 namespace headrace {
 namespace {
 
-// The finaliser of splitmix64: every bit of the input reaches every bit of the result.
+// The finalizer of splitmix64: every bit of the input reaches every bit of the result.
 inline uint64_t mixed(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -28,7 +28,7 @@ struct Fingerprint {
 }  // namespace
 
 template <class Id>
-Summary summarise(const int64_t* indptr, const Id* indices, int64_t rows, double hub, int threads) {
+Summary summarize(const int64_t* indptr, const Id* indices, int64_t rows, double hub, int threads) {
     threads = useful_threads(threads, indptr[rows] + rows, 1 << 16);
     Array<uint8_t> read(rows);  // whether a row is a column anywhere
     std::fill_n(read.data(), rows, uint8_t{0});
@@ -101,7 +101,7 @@ Reuse window_reuse(const int64_t* indptr, const Id* indices, int64_t rows, const
 }
 
 #define HEADRACE_IDS(Id)                                                               \
-    template Summary summarise(const int64_t*, const Id*, int64_t, double, int);       \
+    template Summary summarize(const int64_t*, const Id*, int64_t, double, int);       \
     template Reuse window_reuse(const int64_t*, const Id*, int64_t, const int64_t*, int64_t, int64_t, int);
 HEADRACE_IDS(int32_t)
 HEADRACE_IDS(int64_t)

@@ -1,4 +1,4 @@
-// What a graph is like: degrees, spans, columns shared by neighbouring rows, and whether it equals its reverse.
+// What a graph is like: degrees, spans, columns shared by neighboring rows, and whether it equals its reverse.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Summary {
 // by a fingerprint of 128 bits: the sum over edges of hash(u, v) - hash(v, u), which is zero if, and but for chance only if, edges and
 // reversed edges are the same multiset.
 template <class Id>
-Summary summarise(const int64_t* indptr, const Id* indices, int64_t rows, double hub, int threads);
+Summary summarize(const int64_t* indptr, const Id* indices, int64_t rows, double hub, int threads);
 
 struct Reuse {
     int64_t entries, unique;

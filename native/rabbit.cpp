@@ -119,7 +119,7 @@ private:
         kept_[member] = kNone;
     }
 
-    // Merge v into the neighbouring community of the largest gain in modularity, w - s_v * s_u / W, if one is positive.
+    // Merge v into the neighboring community of the largest gain in modularity, w - s_v * s_u / W, if one is positive.
     void decide(Id v) {
         add_rows(v, v);
         for (Id c = child_[v]; c != kNone; c = sibling_[c]) {

@@ -1,4 +1,4 @@
-// Local ids for the neighbours that many threads have drawn, in order of first appearance.
+// Local ids for the neighbors that many threads have drawn, in order of first appearance.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ SampleResult TableSampler<Id, Table>::sample(const SampleRequest& request, const
                        [&](Workspace& work) { return expand(request, pool, work); });
 }
 
-// How many neighbours each frontier node takes, and out of which of its entries.
+// How many neighbors each frontier node takes, and out of which of its entries.
 template <class Id, class Table>
 void TableSampler<Id, Table>::count_rows(const SampleRequest& request, const Id* nodes, const int32_t* trees, int64_t rows,
                                          int64_t fanout, Workspace& work, int64_t* counts) {
@@ -131,7 +131,7 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
         int64_t* positions = request.positions ? out.positions.as<int64_t>() : nullptr;
         const HopDraw how = hop_draw(graph_, options_, request, static_cast<uint32_t>(hop));
 
-        // Walks frontier rows [from, to), handing the keys of each group's neighbours to `hand_over`, in order.
+        // Walks frontier rows [from, to), handing the keys of each group's neighbors to `hand_over`, in order.
         const auto walk = [&](Stretch<Key>& s, int64_t from, int64_t to, auto&& look_up, auto&& hand_over) {
             for (auto& group : s.ring) group.count = 0;
             int64_t next = from;
@@ -140,7 +140,7 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                 drawn.count = 0;
                 if (next >= to) {
                     ++draining;
-                } else {  // draw, and request the neighbours
+                } else {  // draw, and request the neighbors
                     int64_t rows = 0, take = 0, most = 0;
                     drawn.edge = indptr[begin + next];
                     while (next + rows < to && rows < kDrawGroup && (rows == 0 || take < 512)) {
@@ -163,7 +163,7 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                     drawn.count = take;
                     next += rows;
                 }
-                if (auto& found = s.ring[(g + 2) % 3]; found.count) {  // read the neighbours, request their ids
+                if (auto& found = s.ring[(g + 2) % 3]; found.count) {  // read the neighbors, request their ids
                     for (int64_t q = 0; q < found.count; ++q) {
                         const Id node = graph_.indices[found.positions[q]];
                         if (node < 0 || static_cast<int64_t>(node) >= graph_.nodes) {

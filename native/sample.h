@@ -1,4 +1,4 @@
-// Neighbour sampling: one batch of seeds expanded hop by hop, de-duplicated and relabelled.
+// Neighbor sampling: one batch of seeds expanded hop by hop, de-duplicated and relabeled.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct SampleOptions {
     bool disjoint = false;  // every seed grows a tree of its own
     bool last = false;      // of the past, take the last in place of drawing
     bool inclusive = false; // a tree's own time counts as its past
-    bool labor = false;     // rows share the random numbers of their neighbours
+    bool labor = false;     // rows share the random numbers of their neighbors
     bool layer_dependency = false;
     uint32_t batch_dependency = 1;
 };

@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-// One frontier node to sample from: its neighbours are positions begin .. begin + degree of the graph.
+// One frontier node to sample from: its neighbors are positions begin .. begin + degree of the graph.
 struct DrawRow {
     uint64_t node;
     int64_t begin, degree, take;
@@ -24,13 +24,13 @@ struct Ids {
     }
 };
 
-// How the neighbours of a row are ranked: by weight, by a number that all rows share (LABOR), or by both. See vector_rank.cpp.
+// How the neighbors of a row are ranked: by weight, by a number that all rows share (LABOR), or by both. See vector_rank.cpp.
 struct Ranking {
     const float* weight = nullptr;  // of every entry of the graph, positive; null for all the same
-    bool labor = false;             // a random word is the neighbour's and not the entry's
+    bool labor = false;             // a random word is the neighbor's and not the entry's
     Ids indices;                    // of the graph, for LABOR
     uint32_t batch = 0;
-    uint32_t dependency = 1;        // batches for which a neighbour keeps its word
+    uint32_t dependency = 1;        // batches for which a neighbor keeps its word
 };
 
 enum class Element : int32_t { f32, f64, bf16, f16 };
@@ -59,14 +59,14 @@ struct RowsOut {
     const void* row_scale = nullptr;  // and this one's, in the accumulator's type
 };
 
-// Some neighbours of one row, with addresses and coefficients already looked up.
+// Some neighbors of one row, with addresses and coefficients already looked up.
 struct RowTile {
-    const void* const* rows;   // address of each neighbour's row
-    const void* coefficients;  // one per neighbour in the accumulator's type, or null for all ones
-    int64_t count;             // neighbours of this row that stand in this tile
+    const void* const* rows;   // address of each neighbor's row
+    const void* coefficients;  // one per neighbor in the accumulator's type, or null for all ones
+    int64_t count;             // neighbors of this row that stand in this tile
     int64_t ahead;             // further addresses behind `rows` that may be prefetched
     int64_t width;             // elements of a row
-    int64_t first;             // position within its row of the tile's first neighbour
+    int64_t first;             // position within its row of the tile's first neighbor
 };
 
 // What dropout does to elements of x. An element whose 16 random bits are below `dropped` is dropped.
@@ -141,10 +141,10 @@ static inline int64_t padded_heads(int64_t heads, int64_t lanes) {
 
 struct VectorTable {
     const char* name;
-    // Positions of the neighbours drawn for each row, `take` per row, one row after the other.
+    // Positions of the neighbors drawn for each row, `take` per row, one row after the other.
     void (*draw)(PhiloxKey key, uint32_t hop, bool replace, const DrawRow* rows, int64_t count, int64_t* scratch,
                  int64_t* positions);
-    // Positions of the `take` neighbours of lowest rank of one row, in the row's order.
+    // Positions of the `take` neighbors of lowest rank of one row, in the row's order.
     void (*rank)(PhiloxKey key, uint32_t hop, const Ranking& ranking, const DrawRow& row, int64_t* scratch, int64_t* positions);
     // Sums over the entries of rows [begin, end), each row's in order; false on an index out of range.
     bool (*sum)(const Entries& entries, const RowsOut& to, int64_t begin, int64_t end);
@@ -181,7 +181,7 @@ struct VectorTable {
                     float* squares);
 };
 
-// What `draw` needs as scratch for rows that take at most `take` neighbours each.
+// What `draw` needs as scratch for rows that take at most `take` neighbors each.
 static inline int64_t draw_scratch(int64_t take) {
     int64_t table = 64;
     while (table < 4 * take) table *= 2;

@@ -1,4 +1,4 @@
-// Attention over neighbours. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
+// Attention over neighbors. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
 #include "vector_attend.h"
 
 namespace headrace::HEADRACE_LEVEL {

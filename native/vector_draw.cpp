@@ -1,4 +1,4 @@
-// Drawing neighbours. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
+// Drawing neighbors. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
 #include "vector_philox.h"
 
 namespace headrace::HEADRACE_LEVEL {

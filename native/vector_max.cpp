@@ -1,4 +1,4 @@
-// The largest of neighbours' rows, column by column, and its gradient. Compiled once per instruction set: HEADRACE_LEVEL names it;
+// The largest of neighbors' rows, column by column, and its gradient. Compiled once per instruction set: HEADRACE_LEVEL names it;
 // see vector.h.
 #include "vector_lookup.h"
 

@@ -1,8 +1,8 @@
-// Neighbours of the lowest rank. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
+// Neighbors of the lowest rank. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
 //
 // Weighted draws without replacement are those of Efraimidis and Spirakis ("Weighted random sampling with a reservoir", 2006):
 // every entry gets an exponential number of rate `weight`, and the lowest are taken. LABOR (Balin and Catalyurek, "Layer-neighbor
-// sampling", NeurIPS 2023, in its sequential Poisson form) takes the lowest too, but of numbers that belong to the neighbours and
+// sampling", NeurIPS 2023, in its sequential Poisson form) takes the lowest too, but of numbers that belong to the neighbors and
 // are the same in all rows, so that rows agree on whom they take.
 #include "minus_log.h"
 #include "vector_philox.h"
@@ -23,9 +23,9 @@ inline void entry_words(PhiloxKey key, uint32_t hop, uint64_t node, int64_t firs
     philox8(key, hop, counters, words);
 }
 
-// Words of the neighbours at `position` and behind it: the first of a block each. Where batches depend on one another, a
-// neighbour keeps its block for `dependency` batches; which of them is the first is its own.
-inline void neighbour_words(PhiloxKey key, uint32_t hop, const Ranking& ranking, int64_t position, int64_t count,
+// Words of the neighbors at `position` and behind it: the first of a block each. Where batches depend on one another, a
+// neighbor keeps its block for `dependency` batches; which of them is the first is its own.
+inline void neighbor_words(PhiloxKey key, uint32_t hop, const Ranking& ranking, int64_t position, int64_t count,
                             uint32_t* words) {
     uint32_t blocks[32];
     for (int64_t at = 0; at < count; at += 8) {
@@ -117,7 +117,7 @@ void rank(PhiloxKey key, uint32_t hop, const Ranking& ranking, const DrawRow& ro
         const int64_t here = row.degree - first < kChunk ? row.degree - first : kChunk;
         uint32_t words[kChunk];
         if (ranking.labor)
-            neighbour_words(key, hop, ranking, row.begin + first, here, words);
+            neighbor_words(key, hop, ranking, row.begin + first, here, words);
         else
             entry_words(key, hop, row.node, first, words);
         if (ranking.weight) {

@@ -76,7 +76,7 @@ HEADRACE_INLINE float exponentiate(float* scores, int64_t across, float highest)
 
 // Scores become gradients, and `own` those of the answers' scores. One loop after the other over sixteen questions: a question's
 // chain of operations is long, and a processor that has only one kind of them before it works at several questions at a time.
-void normalise(SoftmaxBlock& in) {
+void normalize(SoftmaxBlock& in) {
     for (int64_t from = 0; from < in.questions; from += 16) {
         const int64_t count = in.questions - from < 16 ? in.questions - from : 16;
         alignas(64) float positive[16] = {}, highest[16] = {}, total[16] = {}, mine[16], scale[16];
@@ -109,7 +109,7 @@ void softmax_block(SoftmaxBlock& in) {
     product({in.query, in.stride, 1}, in.turned, in.across, in.width, in.questions, candidates, in.scores, in.across);
     hide(in);
     in.loss = 0;
-    normalise(in);
+    normalize(in);
     product({in.scores, in.across, 1}, in.candidate, in.stride, in.candidates, in.questions, width, in.to_query, in.stride);
     product({in.scores, 1, in.across}, in.query, in.stride, in.questions, in.candidates, width, in.to_candidate, in.stride);
     for (int64_t q = 0; q < in.questions; ++q) {

@@ -1,4 +1,4 @@
-// Sums of neighbours' rows. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
+// Sums of neighbors' rows. Compiled once per instruction set: HEADRACE_LEVEL names it; see vector.h.
 #include "vector_lookup.h"
 
 namespace headrace::HEADRACE_LEVEL {

@@ -9,7 +9,7 @@
 
 namespace headrace {
 
-// One thread's stretch of frontier rows: positions are drawn for group g while the neighbours of group g - 1 and the
+// One thread's stretch of frontier rows: positions are drawn for group g while the neighbors of group g - 1 and the
 // table entries of group g - 2 are on their way from memory.
 template <class Key>
 struct Stretch {
@@ -31,7 +31,7 @@ struct SampleWorkspace {
     Array<int64_t> begin;  // of the frontier's rows
     Array<uint32_t> degree;
     std::vector<Stretch<Key>> stretches;
-    std::vector<Key> raw;         // many threads: neighbours before relabelling
+    std::vector<Key> raw;         // many threads: neighbors before relabeling
     std::vector<uint8_t> is_new;  // and whether each is the first of its node
 
     int64_t bytes() const {

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from headrace.kernels._triton_keys import minus_log
+from headrace.kernels._sampling.triton_keys import minus_log
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from headrace.pipeline.orders import Order
-from headrace.store import InMemory, Partitioned, TrainedRows
+from headrace.store import Partitioned, TrainedArray, TrainedRows
 
 
 def updates(number: int, source: range, target: range, width: int, state: int) -> Iterator[torch.Tensor]:
@@ -23,7 +23,7 @@ def rows_of(partition: int, per_partition: int, num_rows: int) -> range:
     return range(min(partition * per_partition, num_rows), min((partition + 1) * per_partition, num_rows))
 
 
-def train_in_memory(rows: InMemory, order: Order, partitions: int, first: int = 0) -> None:
+def train_in_memory(rows: TrainedArray, order: Order, partitions: int, first: int = 0) -> None:
     """The updates of an epoch, in the order of its buckets; what is added depends on what is there."""
     per = -(-rows.num_rows // partitions)
     number = first

@@ -1,4 +1,4 @@
-"""`headrace export` and `headrace neighbours`."""
+"""`headrace export` and `headrace neighbors`."""
 
 import gzip
 import json
@@ -70,20 +70,20 @@ def test_export_goes_on_without_names(runs, tmp_path, monkeypatch):
     assert asked.exit_code == 2
 
 
-def test_neighbours_are_shown_by_name():
-    done = command("neighbours", "run", "person-3", "--relation", "likes", "--k", "2")
+def test_neighbors_are_shown_by_name():
+    done = command("neighbors", "run", "person-3", "--relation", "likes", "--k", "2")
     assert done.exit_code == 0, done.output
     shown = " ".join(done.stdout.split())
     for words in ("nearest to person-3 (cosine)", "person-3, likes, ?", "?, likes, person-3"):
         assert words in shown
 
 
-def test_neighbours_as_json():
-    found = json.loads(command("neighbours", "run", "3", "--k", "2", "--json").stdout)
+def test_neighbors_as_json():
+    found = json.loads(command("neighbors", "run", "3", "--k", "2", "--json").stdout)
     assert (found["node"], found["name"], found["relation"]) == (3, "person-3", None)
     assert len(found["nearest"]) == 2
     assert set(found["nearest"][0]) == {"node", "name", "score"}
-    assert json.loads(command("neighbours", "generated", "3", "--relation", "0", "--numbers", "--json").stdout)["relation"] == 0
+    assert json.loads(command("neighbors", "generated", "3", "--relation", "0", "--numbers", "--json").stdout)["relation"] == 0
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_neighbours_as_json():
     ],
 )
 def test_wrong_questions_are_refused_in_one_line(arguments, message):
-    done = command("neighbours", *arguments)
+    done = command("neighbors", *arguments)
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

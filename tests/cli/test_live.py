@@ -49,7 +49,7 @@ def screen():
 
 
 def drawn(view: LiveView) -> str:
-    """What the view shows now, without colours."""
+    """What the view shows now, without colors."""
     console = Console(file=io.StringIO(), width=100, height=40)
     console.print(view._view())
     return console.file.getvalue()

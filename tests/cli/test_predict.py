@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import headrace as hr
 from headrace.cli import app
 from headrace.train import NodeOptions, Watcher, infer, node
-from headrace.train.predict import load_model, write_predictions
+from headrace.train.inference.predict import load_model, write_predictions
 
 runner = CliRunner()
-predictions = sys.modules["headrace.train.predict"]
+predictions = sys.modules["headrace.train.inference.predict"]
 OPTIONS = NodeOptions(hidden=8, fanout=(4, 4), batch_size=60, epochs=4, lr=0.05, threads=1)
 
 
@@ -142,8 +142,8 @@ def test_several_labels_are_those_above_a_half(data, tmp_path):
 
 def test_a_run_predicts_on_nodes_it_never_saw(run, tmp_path):
     other = hr.generate.community(nodes=300, edges=3000, classes=3, features=8, seed=9)
-    hr.Dataset(other.graph, x=other.x).save(tmp_path / "unlabelled")
-    table = predicted(run[0], tmp_path / "unlabelled", out=tmp_path / "p.parquet")
+    hr.Dataset(other.graph, x=other.x).save(tmp_path / "unlabeled")
+    table = predicted(run[0], tmp_path / "unlabeled", out=tmp_path / "p.parquet")
     assert table["label"].to_pylist() == infer(run[1], other).argmax(dim=1).tolist()
 
 

@@ -27,7 +27,7 @@ def test_reorder_writes_a_dataset_and_shows_what_changed(saved, tmp_path):
     assert after.x.equal(before.x[after.original_ids])
 
 
-@pytest.mark.parametrize("order", ["rabbit", "first_neighbour", "degree"])
+@pytest.mark.parametrize("order", ["rabbit", "first_neighbor", "degree"])
 def test_reorder_as_json_tells_properties_before_and_after(saved, tmp_path, order):
     result = runner.invoke(app, ["reorder", str(saved), str(tmp_path / "moved"), "--order", order, "--dim", "32", "--json"])
     assert result.exit_code == 0, result.output

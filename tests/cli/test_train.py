@@ -95,7 +95,7 @@ def test_full_batch_trains_on_the_whole_graph(directory, tmp_path):
     assert found["test_accuracy"]["mean"] > 0.7
 
 
-def test_all_neighbours_can_be_asked_for(directory, tmp_path):
+def test_all_neighbors_can_be_asked_for(directory, tmp_path):
     found = trained(directory, *QUICK, "--fanout", "-1,-1", "--epochs", 1, "--out", tmp_path / "run")
     assert found["options"]["fanout"] == [-1, -1]
 

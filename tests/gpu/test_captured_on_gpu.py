@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.train.captured import CapturedStep
+from headrace.train.nodes.captured import CapturedStep
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,5 +64,5 @@ def test_replays_draw_new_dropout_and_give_the_gradients(data, model):
 
 
 def test_models_that_cannot_be_captured_are_refused(data):
-    with pytest.raises(ValueError, match="normalises"):
+    with pytest.raises(ValueError, match="normalizes"):
         hr.train.node(data, options=hr.train.NodeOptions(norm="batch", device="cuda", capture=True))

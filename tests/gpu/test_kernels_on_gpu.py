@@ -13,7 +13,7 @@ from headrace.kernels import (
     prepare,
     tune,
 )
-from headrace.kernels.launch import H200, bucket_of
+from headrace.kernels._aggregate.launch import H200, bucket_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -158,7 +158,7 @@ def test_every_launch_gives_the_same_bits_twice(graph, name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_infinities_go_no_further_than_their_neighbours(graph, dtype):
+def test_infinities_go_no_further_than_their_neighbors(graph, dtype):
     x = torch.randint(-4, 5, (graph.num_nodes, 33)).to(dtype)
     x[3, 0], x[4, 1], x[5, 2], x[6, 2], x[7, 2] = float("nan"), float("inf"), -float("inf"), float("inf"), float("inf")
     expected, there = aggregate_reference(x, graph.indptr, graph.indices), graph.to("cuda")

@@ -6,7 +6,7 @@ import torch
 import headrace as hr
 from headrace.nn import distance_decoders
 from headrace.sample import KnownEdges, SharedNegatives
-from headrace.store import InMemory
+from headrace.store import TrainedArray
 from headrace.train import LinkOptions, link, rank
 from link_cases import Losses
 
@@ -47,7 +47,7 @@ WAYS = [
 def test_edges_on_the_gpu_give_the_rows_that_edges_on_the_host_give(knowledge, monkeypatch, way):
     options = LinkOptions(**{**SMALL, **way}, storage="host", device="cuda")
     near = link(knowledge, options)
-    monkeypatch.setattr("headrace.train.link_flow.edges_fit", lambda *_, **__: False)
+    monkeypatch.setattr("headrace.train.links.flow.edges_fit", lambda *_, **__: False)
     far = link(knowledge, options)
     assert torch.equal(near.rows.rows, far.rows.rows)
     assert torch.equal(near.rows.state, far.rows.state)
@@ -111,8 +111,8 @@ def test_ranks_are_those_of_the_cpu(knowledge, sampled):
     table, decoder = torch.randn(200, 16), hr.nn.ComplEx(16, 6)
     decoder.reset_parameters(1.0)
     known = KnownEdges(knowledge.extra["train"], num_nodes=200, num_relations=6)
-    expected = rank(decoder, InMemory(table, torch.zeros(200, 1)), knowledge.extra["test"], known=known, sampled=sampled)
-    rows = InMemory(table.cuda(), torch.zeros(200, 1).cuda())
+    expected = rank(decoder, TrainedArray(table, torch.zeros(200, 1)), knowledge.extra["test"], known=known, sampled=sampled)
+    rows = TrainedArray(table.cuda(), torch.zeros(200, 1).cuda())
     found = rank(decoder.cuda(), rows, knowledge.extra["test"], known=known, sampled=sampled, device="cuda")
     assert found.filtered.mrr == pytest.approx(expected.filtered.mrr, abs=1e-4)
     assert found.raw.mean_rank == pytest.approx(expected.raw.mean_rank, abs=0.02)

@@ -8,7 +8,7 @@ import torch
 
 from headrace.kernels import round_to_bfloat16
 from headrace.pipeline import orders
-from headrace.store import InMemory, Partitioned
+from headrace.store import Partitioned, TrainedArray
 from partition_cases import everything, states_on_disk, train_in_memory, train_partitioned
 
 pytestmark = [
@@ -20,7 +20,7 @@ pytestmark = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [1, 47, 100])
 def test_rows_in_gpu_memory_equal_those_of_the_host(width: int, dtype: torch.dtype) -> None:
-    near, far = (InMemory.create(5000, width, state=1, dtype=dtype, init=(0.1, 1), seed=9, device=d) for d in ("cuda", "cpu"))
+    near, far = (TrainedArray.create(5000, width, state=1, dtype=dtype, init=(0.1, 1), seed=9, device=d) for d in ("cuda", "cpu"))
     for _ in range(3):
         ids, state = torch.randperm(5000)[:3000], torch.rand(3000, 1)
         delta = 0.01 * torch.randn(3000, width)
@@ -48,7 +48,7 @@ def test_rounding_draws_the_same_on_the_gpu(width: int) -> None:
 @pytest.mark.parametrize(("name", "capacity", "spare"), [("beta", 2, 1), ("comet", 4, 2), ("best", 4, 0)])
 def test_slots_on_a_gpu_equal_rows_in_memory(tmp_path: Path, name: str, capacity: int, spare: int, dtype: torch.dtype) -> None:
     Partitioned.create(tmp_path / "rows", 2003, 47, partitions=8, init=(0.1, 5), seed=3, dtype=dtype, checksums=True)
-    reference = InMemory.create(2003, 47, init=(0.1, 5), seed=3, dtype=dtype)
+    reference = TrainedArray.create(2003, 47, init=(0.1, 5), seed=3, dtype=dtype)
     order = orders.ORDERS[name](8, capacity)
     with Partitioned.open(tmp_path / "rows", capacity=capacity, spare=spare, device="cuda") as store:
         for epoch in range(2):
@@ -84,7 +84,7 @@ class _OnGpu:
 def test_partitions_larger_than_a_piece(tmp_path: Path) -> None:
     """Files of 40 MiB pass through pinned pieces of 16."""
     Partitioned.create(tmp_path / "rows", 3 * 100_000, 104, partitions=3, init=(0.1, 5))
-    reference = InMemory.create(3 * 100_000, 104, init=(0.1, 5))
+    reference = TrainedArray.create(3 * 100_000, 104, init=(0.1, 5))
     with Partitioned.open(tmp_path / "rows", capacity=2, spare=1, device="cuda") as store:
         assert store.partition_bytes > 40 << 20
         train_partitioned(_OnGpu(store), orders.beta(3, 2))  # type: ignore[arg-type]

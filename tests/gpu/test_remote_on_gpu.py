@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from headrace.store import Remote, TablePartition, hash_partition
+from headrace.store import Remote, TableOwners, hash_owners
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,8 +23,8 @@ def process_group(request, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 def test_gather_add_and_prefetch_on_a_gpu(process_group, place, dtype):
     rows = torch.randint(-20, 20, (200, 47)).to(dtype)  # whole numbers: sums are exact in every type
-    partition = TablePartition(torch.zeros(200, dtype=torch.int64), 1) if place == "cpu" else hash_partition(200, 1)
-    store = Remote(rows.to(place), partition, device="cuda", replicate=torch.arange(10))
+    owners = TableOwners(torch.zeros(200, dtype=torch.int64), 1) if place == "cpu" else hash_owners(200, 1)
+    store = Remote(rows.to(place), owners, device="cuda", replicate=torch.arange(10))
     assert store._exchange.wire.type == ("cuda" if process_group == "nccl" else "cpu")
     for ids in (torch.randint(200, (500,)), torch.randint(200, (500,), dtype=torch.int32, device="cuda"), torch.arange(0)):
         found = store.gather(ids)

@@ -126,7 +126,7 @@ def test_max_degree_bounds_expected_degrees():
 
 
 def test_ids_carry_no_locality(medium):
-    """Neighbouring ids are no likelier to be of one class, or to be linked, than any two."""
+    """Neighboring ids are no likelier to be of one class, or to be linked, than any two."""
     same = float((medium.y[1:] == medium.y[:-1]).double().mean())
     share = medium.y.bincount().double() / medium.num_nodes
     assert abs(same - float((share**2).sum())) < 0.015
@@ -138,7 +138,7 @@ def test_ids_carry_no_locality(medium):
 
 
 def test_blocks_give_partitions_something_to_find():
-    """With small blocks, a node's neighbours know one another much more often than without."""
+    """With small blocks, a node's neighbors know one another much more often than without."""
 
     def triangles(nested):
         graph = hr.generate.community(2_000, 20_000, classes=2, features=0, nested=nested, block=50, exponent=8.0).graph
@@ -170,17 +170,17 @@ def test_best_accuracy_is_the_share_of_true_labels(classes, noise):
     assert float((clean.y == noisy.y).double().mean()) == pytest.approx(noisy.info["best_accuracy"], abs=0.01)
 
 
-def nearest_centre_accuracy(x, data):
+def nearest_center_accuracy(x, data):
     train, test = data.splits["train"], data.splits["test"]
-    centres = torch.stack([x[train][data.y[train] == c].mean(0) for c in range(data.num_classes)])
-    guess = torch.cdist(x[test], centres).argmin(1)
+    centers = torch.stack([x[train][data.y[train] == c].mean(0) for c in range(data.num_classes)])
+    guess = torch.cdist(x[test], centers).argmin(1)
     return float((guess == data.y[test]).double().mean())
 
 
-def test_labels_can_be_learnt_and_neighbours_help(medium):
+def test_labels_can_be_learnt_and_neighbors_help(medium):
     graph = medium.graph
-    own = nearest_centre_accuracy(medium.x, medium)
-    averaged = nearest_centre_accuracy(
+    own = nearest_center_accuracy(medium.x, medium)
+    averaged = nearest_center_accuracy(
         medium.x + hr.kernels.aggregate_reference(medium.x, graph.indptr, graph.indices, reduce="mean") * 4, medium
     )
     majority = float(medium.y.bincount().max()) / medium.num_nodes
@@ -189,14 +189,14 @@ def test_labels_can_be_learnt_and_neighbours_help(medium):
     assert averaged <= medium.info["best_accuracy"] + 0.01
 
 
-def test_features_are_class_centres_plus_unit_noise():
+def test_features_are_class_centers_plus_unit_noise():
     data = hr.generate.community(20_000, 0, classes=3, features=7, noise=0.0, signal=0.5, seed=2)
     for c in range(3):
         rows = data.x[data.y == c]
         assert torch.allclose(rows.std(0), torch.ones(7), atol=0.05)
-    centres = torch.stack([data.x[data.y == c].mean(0) for c in range(3)])
-    assert 0.2 < float(centres.pow(2).mean().sqrt()) < 0.8
-    assert float(torch.corrcoef((data.x - centres[data.y]).T).fill_diagonal_(0).abs().max()) < 0.04
+    centers = torch.stack([data.x[data.y == c].mean(0) for c in range(3)])
+    assert 0.2 < float(centers.pow(2).mean().sqrt()) < 0.8
+    assert float(torch.corrcoef((data.x - centers[data.y]).T).fill_diagonal_(0).abs().max()) < 0.04
 
 
 def test_info_says_how_it_was_made(medium):

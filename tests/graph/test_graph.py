@@ -131,7 +131,7 @@ def test_every_kind_of_integer_sequence_gives_the_same_graph(convert):
     src, dst = [3, 0, 3, 1, 2, 3], [1, 1, 1, 0, 4, 1]
     expected = hr.Graph.from_edges(torch.tensor(src), torch.tensor(dst))
     assert_same_graph(hr.Graph.from_edges(convert(src), convert(dst)), expected)
-    assert expected.neighbours(1).tolist() == [3, 0, 3, 3]
+    assert expected.neighbors(1).tolist() == [3, 0, 3, 3]
 
 
 def test_source_and_target_may_have_different_integer_types():
@@ -170,27 +170,27 @@ def test_self_loops_of_an_edgeless_graph_have_weight_one_and_id_minus_one():
 def test_isolated_last_node_has_an_empty_row():
     graph = hr.Graph.from_edges([0, 1], [1, 0], 4)
     assert graph.indptr.tolist() == [0, 1, 2, 2, 2]
-    assert graph.neighbours(3).tolist() == []
+    assert graph.neighbors(3).tolist() == []
 
 
 def test_multi_edges_keep_their_order():
     graph = hr.Graph.from_edges([5, 2, 5, 0, 2, 5], [1, 1, 1, 1, 1, 1], weight=[0.0, 1, 2, 3, 4, 5], edge_id=True)
-    assert graph.neighbours(1).tolist() == [5, 2, 5, 0, 2, 5]
+    assert graph.neighbors(1).tolist() == [5, 2, 5, 0, 2, 5]
     assert graph.weight.tolist() == [0, 1, 2, 3, 4, 5]
     assert graph.edge_id.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_self_loops_are_not_doubled_in_an_undirected_graph():
     graph = hr.Graph.from_edges([0, 1, 0], [0, 0, 2], 3, undirected=True)
-    assert graph.neighbours(0).tolist() == [0, 1, 2]
+    assert graph.neighbors(0).tolist() == [0, 1, 2]
     assert graph.num_edges == 5
 
 
 def test_self_loops_are_added_only_where_there_is_none():
     graph = hr.Graph.from_edges([0, 0, 1], [0, 0, 2], 3, self_loops="add", weight=[5.0, 6, 7])
-    assert graph.neighbours(0).tolist() == [0, 0]
-    assert graph.neighbours(1).tolist() == [1]
-    assert graph.neighbours(2).tolist() == [1, 2]
+    assert graph.neighbors(0).tolist() == [0, 0]
+    assert graph.neighbors(1).tolist() == [1]
+    assert graph.neighbors(2).tolist() == [1, 2]
     assert graph.weight.tolist() == [5, 6, 1, 7, 1]
 
 
@@ -198,7 +198,7 @@ def test_deduplicate_keeps_the_first_with_its_weight_and_id_and_sorts_rows():
     graph = hr.Graph.from_edges(
         [4, 2, 4, 2, 0], [1, 1, 1, 1, 1], weight=[1.0, 2, 3, 4, 5], edge_id=torch.tensor([10, 20, 30, 40, 50]), deduplicate=True
     )
-    assert graph.neighbours(1).tolist() == [0, 2, 4]
+    assert graph.neighbors(1).tolist() == [0, 2, 4]
     assert graph.weight.tolist() == [5, 2, 1]
     assert graph.edge_id.tolist() == [50, 20, 10]
 
@@ -336,11 +336,11 @@ def test_edge_index_lists_edges_in_row_order():
     assert graph.edge_index().dtype == torch.int64
 
 
-def test_neighbours_of_a_node_that_is_not_there():
+def test_neighbors_of_a_node_that_is_not_there():
     graph = hr.Graph.from_edges([0], [1])
     for node in (-1, 2):
         with pytest.raises(IndexError, match=rf"node {node} .* 2 nodes"):
-            graph.neighbours(node)
+            graph.neighbors(node)
 
 
 def test_nbytes_counts_every_array():

@@ -9,7 +9,7 @@ import headrace as hr
 from headrace.graph import knowledge as module
 from headrace.graph.named import named
 from headrace.train import LinkOptions, link
-from headrace.train.link_data import LinkData
+from headrace.train.links.data import LinkData
 
 
 def all_of(data):

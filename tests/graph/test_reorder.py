@@ -13,12 +13,12 @@ from headrace.graph.properties import window_reuse
 def rabbit_reference(graph):
     """The sequential algorithm with dictionaries: every edge of a tree is looked at again at each visit."""
     nodes = graph.num_nodes
-    neighbours = [[] for _ in range(nodes)]
+    neighbors = [[] for _ in range(nodes)]
     for u, v in graph.edge_index().T.tolist():
         if u != v:
-            neighbours[u].append(v)
-            neighbours[v].append(u)
-    strength = [float(len(row)) for row in neighbours]
+            neighbors[u].append(v)
+            neighbors[v].append(u)
+    strength = [float(len(row)) for row in neighbors]
     total = sum(strength)
     parent, children = list(range(nodes)), [[] for _ in range(nodes)]
 
@@ -30,7 +30,7 @@ def rabbit_reference(graph):
 
     for v in sorted(range(nodes), key=lambda v: strength[v]):
         weight = {}
-        for u in (root(u) for w in tree(v) for u in neighbours[w]):
+        for u in (root(u) for w in tree(v) for u in neighbors[w]):
             if u != v:
                 weight[u] = weight.get(u, 0) + 1
         gains = [(weight[u] - strength[v] * strength[u] / total, -u) for u in weight]
@@ -71,7 +71,7 @@ AWKWARD = {
     "directed": hr.Graph.from_edges([4, 1, 2, 0, 2], [1, 2, 3, 3, 0], 5),
     "hub": hr.Graph.from_edges(torch.arange(1, 100_001), torch.zeros(100_000, dtype=torch.int64)),
 }
-WITHOUT_EXTRA = ["rabbit", "first_neighbour", "degree"]
+WITHOUT_EXTRA = ["rabbit", "first_neighbor", "degree"]
 
 
 @pytest.mark.parametrize("name", AWKWARD)
@@ -126,10 +126,10 @@ def test_planted_communities_are_found_again():
     assert modularity(shuffled, torch.tensor(rabbit_reference(shuffled)[1])) > 0.8
 
 
-def test_rabbit_leaves_an_order_no_worse_than_first_neighbour_does():
+def test_rabbit_leaves_an_order_no_worse_than_first_neighbor_does():
     _, shuffled, _ = planted(communities=20, size=50, degree=8, within=0.8, seed=3)
     reuse = {name: window_reuse(shuffled, order=hr.reorder.ORDERS[name](shuffled)) for name in WITHOUT_EXTRA}
-    assert reuse["rabbit"] > reuse["first_neighbour"] > window_reuse(shuffled)
+    assert reuse["rabbit"] > reuse["first_neighbor"] > window_reuse(shuffled)
 
 
 def test_progress_is_told_and_may_stop_the_work():
@@ -196,7 +196,7 @@ def test_a_reordered_graph_has_the_same_edges_with_what_belongs_to_them(weight, 
         assert moved.indices.dtype == graph.indices.dtype
         assert moved.weight.dtype == weight
         for new, old in enumerate(order.tolist()):
-            assert order[moved.neighbours(new).long()].tolist() == graph.neighbours(old).tolist()
+            assert order[moved.neighbors(new).long()].tolist() == graph.neighbors(old).tolist()
             here, there = (slice(int(g.indptr[v]), int(g.indptr[v + 1])) for g, v in ((moved, new), (graph, old)))
             for name in ("weight", "time", "edge_id"):
                 assert getattr(moved, name)[here].equal(getattr(graph, name)[there])

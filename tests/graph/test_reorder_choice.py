@@ -12,7 +12,7 @@ from headrace.graph.reorder.cache import last_level_cache
 def misses_reference(graph, order, capacity):
     cache, missed = OrderedDict(), 0
     for v in order:
-        for u in graph.neighbours(v).tolist():
+        for u in graph.neighbors(v).tolist():
             missed += u not in cache
             cache[u] = None
             cache.move_to_end(u)

@@ -33,7 +33,7 @@ def same_under(moved, data):
     assert sums.equal(before[old])
 
 
-@pytest.mark.parametrize("order", ["rabbit", "first_neighbour", "degree"])
+@pytest.mark.parametrize("order", ["rabbit", "first_neighbor", "degree"])
 def test_a_reordered_dataset_is_the_same_data(data, order):
     moved = data.reorder(order)
     same_under(moved, data)
@@ -140,7 +140,7 @@ def test_auto_says_why_and_leaves_small_graphs_alone(data):
 
 def test_what_is_no_order_is_refused(data):
     with pytest.raises(
-        ValueError, match="there is no order 'rabit': choose one of rabbit, first_neighbour, degree, rcm, metis or auto"
+        ValueError, match="there is no order 'rabit': choose one of rabbit, first_neighbor, degree, rcm, metis or auto"
     ):
         data.reorder("rabit")
     with pytest.raises(ValueError, match="order has 3 entries for 600 nodes"):
@@ -150,7 +150,7 @@ def test_what_is_no_order_is_refused(data):
 def test_a_dataset_without_rows_is_reordered_too():
     data = hr.Dataset(hr.Graph.from_edges([2, 0], [0, 1], 3), splits={"train": torch.tensor([2, 0], dtype=torch.int32)})
     moved = data.reorder([2, 0, 1])
-    assert moved.graph.neighbours(1).tolist() == [0]
+    assert moved.graph.neighbors(1).tolist() == [0]
     assert moved.splits["train"].tolist() == [0, 1]
     assert moved.splits["train"].dtype == torch.int32
     empty = hr.Dataset(hr.Graph.from_edges([], [], 0)).reorder("rabbit")

@@ -30,7 +30,7 @@ def test_a_range_is_a_view_of_its_rows(begin, end):
     assert rows.indptr.data_ptr() == graph.indptr[begin:].data_ptr()
     assert rows.indices is graph.indices
     for i in range(end - begin):
-        assert torch.equal(rows.indices[rows.indptr[i] : rows.indptr[i + 1]], graph.neighbours(begin + i))
+        assert torch.equal(rows.indices[rows.indptr[i] : rows.indptr[i + 1]], graph.neighbors(begin + i))
 
 
 def test_a_graph_is_the_range_of_all_its_rows():
@@ -141,7 +141,7 @@ def test_targets_come_first_for_kernels_that_add_loops():
         assert int(indptr[-1]) == len(indices)
         for i in range(end - begin):
             named = moved[indices[indptr[i] : indptr[i + 1]].long()].flatten()
-            assert torch.equal(named, graph.neighbours(begin + i).long())
+            assert torch.equal(named, graph.neighbors(begin + i).long())
 
 
 # ---- what a graph keeps

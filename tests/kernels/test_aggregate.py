@@ -37,7 +37,7 @@ AWKWARD = {
     "empty rows": [0, 0, 5, 0, 3, 0, 0],
     "isolated last": [2, 2, 0],
     "one entry": [1],
-    "one long row": [300],  # many repeated neighbours
+    "one long row": [300],  # many repeated neighbors
     "no entries": [0, 0, 0],
     "no rows": [],
     "past a window": [2_047, 1, 2_048, 2_049, 0, 4_097],  # 2048 entries are looked up at a time

@@ -9,10 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import headrace.kernels._aggregate as aggregating
-import headrace.kernels._aggregate_ops as aggregate_ops
-import headrace.kernels._dropout as dropping
-import headrace.kernels._gather as gathering
+import headrace.kernels._aggregate.aggregate as aggregating
+import headrace.kernels._aggregate.ops as aggregate_ops
+import headrace.kernels._dropout.dropout as dropping
+import headrace.kernels._gather.gather as gathering
 from headrace.kernels import aggregate, dropout, gather
 from headrace.kernels._direct import direct
 

@@ -10,7 +10,7 @@ import torch
 
 from headrace import _native
 from headrace.kernels import dropout, dropout_reference
-from headrace.kernels._dropout import _dropout, _dropout_backward
+from headrace.kernels._dropout.dropout import _dropout, _dropout_backward
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000]  # 64 elements are drawn at a time

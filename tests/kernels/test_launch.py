@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.graph.properties import window_reuse
 from headrace.kernels import Launch, launch_for, prepare, tune
-from headrace.kernels._prepared import heavy_groups, reuse_in_windows, windows
-from headrace.kernels._tune import candidates
-from headrace.kernels._tuned import read_table, tuned, write_table
-from headrace.kernels.launch import H200, bucket_of
+from headrace.kernels._aggregate.launch import H200, bucket_of
+from headrace.kernels._aggregate.prepared import heavy_groups, reuse_in_windows, windows
+from headrace.kernels._aggregate.tune import candidates
+from headrace.kernels._aggregate.tuned import read_table, tuned, write_table
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
@@ -26,7 +26,7 @@ def test_every_width_and_degree_has_a_launch(dtype):
             assert launch == launch_for(mean_degree=degree, width=width, dtype=dtype)
 
 
-def test_the_router_cuts_heavy_rows_and_shares_neighbours_where_it_pays():
+def test_the_router_cuts_heavy_rows_and_shares_neighbors_where_it_pays():
     figures = {"mean_degree": 30, "width": 64, "dtype": torch.bfloat16}
     assert launch_for(**figures, max_degree=100).variant == "row"
     assert launch_for(**figures, max_degree=100_000, degree_cv=20).variant == "split"
@@ -86,7 +86,7 @@ def test_candidates_differ_and_begin_with_what_is_known():
 
 
 def test_the_router_needs_no_triton():
-    code = "import sys, headrace.kernels.launch; assert 'triton' not in sys.modules"
+    code = "import sys, headrace.kernels._aggregate.launch; assert 'triton' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -112,7 +112,7 @@ def test_groups_cut_heavy_rows_into_pieces_in_order(degrees, group):
 def test_windows_hold_every_edge_as_often_as_it_comes(degrees, window, columns, seed):
     indptr = torch.tensor([2, *degrees]).cumsum(0)  # entries 0 and 1 belong to no row
     indices = torch.randint(0, columns, (int(indptr[-1]) + 1,), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
-    begins, neighbours, bits = windows(indptr, indices, window)
+    begins, neighbors, bits = windows(indptr, indices, window)
     expected = torch.zeros(len(degrees), columns)
     for row, degree in enumerate(degrees):
         expected[row].index_add_(0, indices[int(indptr[row]) :][:degree].long(), torch.ones(degree))
@@ -120,23 +120,23 @@ def test_windows_hold_every_edge_as_often_as_it_comes(degrees, window, columns, 
     for number in range(len(begins) - 1):
         for at in range(int(begins[number]), int(begins[number + 1])):
             for inner in range(window):
-                found[number * window + inner, int(neighbours[at])] += int(bits[at]) >> inner & 1
+                found[number * window + inner, int(neighbors[at])] += int(bits[at]) >> inner & 1
     assert torch.equal(found[: len(degrees)], expected)
     assert not found[len(degrees) :].any()
-    assert int(begins[-1]) == len(neighbours) == len(bits)
+    assert int(begins[-1]) == len(neighbors) == len(bits)
 
 
-def test_windows_of_a_plain_graph_name_a_neighbour_once():
+def test_windows_of_a_plain_graph_name_a_neighbor_once():
     graph = hr.Graph.from_edges(torch.arange(40) % 7, torch.arange(40), 40, undirected=True, deduplicate=True)
-    begins, neighbours, _ = windows(graph.indptr, graph.indices, 16)
+    begins, neighbors, _ = windows(graph.indptr, graph.indices, 16)
     for b, e in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
-        assert len(neighbours[b:e].unique()) == e - b
+        assert len(neighbors[b:e].unique()) == e - b
 
 
-def test_reuse_is_entries_over_distinct_neighbours_of_windows():
+def test_reuse_is_entries_over_distinct_neighbors_of_windows():
     graph = hr.generate.community(480, 9_000, features=0).graph  # 30 windows: all are looked at
-    _, neighbours, _ = windows(graph.indptr, graph.indices, 16)
-    assert reuse_in_windows(graph.indptr, graph.indices, 16) == pytest.approx(graph.num_edges / len(neighbours))
+    _, neighbors, _ = windows(graph.indptr, graph.indices, 16)
+    assert reuse_in_windows(graph.indptr, graph.indices, 16) == pytest.approx(graph.num_edges / len(neighbors))
     assert reuse_in_windows(graph.indptr, graph.indices, 16) == pytest.approx(window_reuse(graph, 16))
     assert reuse_in_windows(torch.zeros(9, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 16) == 1
     assert reuse_in_windows(torch.zeros(99, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 16) == 1

@@ -7,8 +7,8 @@ import sys
 import torch
 import headrace as hr
 from headrace.kernels import Launch, aggregate_reference, prepare
-from headrace.kernels import _gpu
-from headrace.kernels._work import Work
+from headrace.kernels._aggregate import gpu as _gpu
+from headrace.kernels._aggregate.work import Work
 
 torch.manual_seed(0)
 LAUNCHES = {
@@ -104,7 +104,7 @@ for name in ("row", "split"):
     truth = aggregate_reference(x, graph.indptr, graph.indices, reduce="max")
     assert torch.equal(out.nan_to_num(9e9), truth.nan_to_num(9e9))
     for row in range(NODES):
-        values = x[graph.neighbours(row).long()]
+        values = x[graph.neighbors(row).long()]
         for column in range(9):
             value = truth[row, column]
             same = values[:, column].isnan() if value.isnan() else values[:, column] == value
@@ -138,7 +138,7 @@ for begin, end in ((0, NODES), (3, 11), (5, 5)):
     begins, targets, order = _gpu.transposed(indptr, graph.indices, NODES)
     dense, back = torch.zeros(2, NODES, NODES)
     for row in range(begin, end):
-        for column in graph.neighbours(row).tolist():
+        for column in graph.neighbors(row).tolist():
             dense[row - begin, column] += 1
     for column in range(NODES):
         assert order[begins[column] : begins[column + 1]].diff().gt(0).all()

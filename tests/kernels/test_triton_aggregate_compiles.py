@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="needs triton")
 
 KINDS = {
     "i64": ("begins", "ends", "forward", "indptr", "owners", "heavy", "firsts", "degrees_begin", "bases", "location"),
-    "i32": ("indices", "ids", "position", "taken", "where", "slots", "neighbours", "bits"),
+    "i32": ("indices", "ids", "position", "taken", "where", "slots", "neighbors", "bits"),
     "sum": ("weight", "scale", "row_scale", "parts"),
     "row": ("x", "out", "grad"),
 }
@@ -18,16 +18,26 @@ ALL = dict.fromkeys(PLAIN, True)
 TILE = {"width": 100, "entries": 8, "columns": 128, "stages": 1}
 TABLE = {"by_table": True, "row_bits": 30, "shards": 2, "stride": 512, "alignment": 16}
 CASES = [
-    ("_triton_sum.sum_kernel", "fp32", {**PLAIN, **TILE, "rows": 1}, r"ld\.global\.v4\.b32"),
-    ("_triton_sum.sum_kernel", "bf16", {**PLAIN, **TILE, "rows": 1}, r"ld\.global\.v2\.b32"),  # 100 of them are 8 bytes aligned
-    ("_triton_sum.sum_kernel", "fp64", {**ALL, **TILE, "width": 47, "rows": 4}, r"st\.global"),
-    ("_triton_sum.add_groups_kernel", "bf16", {**ALL, **TILE}, r"ld\.global\.v4\.b32"),
-    ("_triton_max.max_kernel", "fp64", {**ALL, **TILE}, r"ld\.global\.v2\.b64"),
-    ("_triton_max.largest_group_kernel", "bf16", {**TILE, "group": 64}, r"ld\.global\.v4\.b32"),
-    ("_triton_dots.dots_kernel", "fp32", {**ALL, **TILE, "entries": 16}, r"ld\.global\.v4\.b32"),
-    ("_triton_window.window_kernel", "bf16", {**PLAIN, **TILE, "entries": 32, "window": 16}, r"mma\.sync[\w.]*bf16"),
-    ("_triton_window.window_kernel", "fp32", {**ALL, **TILE, "entries": 32, "window": 32}, r"fma\.rn\.f32"),  # no tf32: exact
-    ("_triton_sharded_sum.sharded_sum_kernel", "fp32", {**ALL, **TILE, **TABLE}, r"ld\.global\.v4\.b32"),
+    ("_aggregate.triton_sum.sum_kernel", "fp32", {**PLAIN, **TILE, "rows": 1}, r"ld\.global\.v4\.b32"),
+    (
+        "_aggregate.triton_sum.sum_kernel",
+        "bf16",
+        {**PLAIN, **TILE, "rows": 1},
+        r"ld\.global\.v2\.b32",
+    ),  # 100 of them are 8 bytes aligned
+    ("_aggregate.triton_sum.sum_kernel", "fp64", {**ALL, **TILE, "width": 47, "rows": 4}, r"st\.global"),
+    ("_aggregate.triton_sum.add_groups_kernel", "bf16", {**ALL, **TILE}, r"ld\.global\.v4\.b32"),
+    ("_aggregate.triton_max.max_kernel", "fp64", {**ALL, **TILE}, r"ld\.global\.v2\.b64"),
+    ("_aggregate.triton_max.largest_group_kernel", "bf16", {**TILE, "group": 64}, r"ld\.global\.v4\.b32"),
+    ("_aggregate.triton_dots.dots_kernel", "fp32", {**ALL, **TILE, "entries": 16}, r"ld\.global\.v4\.b32"),
+    ("_aggregate.triton_window.window_kernel", "bf16", {**PLAIN, **TILE, "entries": 32, "window": 16}, r"mma\.sync[\w.]*bf16"),
+    (
+        "_aggregate.triton_window.window_kernel",
+        "fp32",
+        {**ALL, **TILE, "entries": 32, "window": 32},
+        r"fma\.rn\.f32",
+    ),  # no tf32: exact
+    ("_aggregate.triton_sharded_sum.sharded_sum_kernel", "fp32", {**ALL, **TILE, **TABLE}, r"ld\.global\.v4\.b32"),
 ]
 
 
@@ -38,7 +48,7 @@ def test_kernels_compile_and_read_whole_vectors(kernel, row, constants, holds, t
     from triton.compiler import ASTSource
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    module, name = kernel.split(".")
+    module, name = kernel.rsplit(".", 1)
     function = getattr(importlib.import_module(f"headrace.kernels.{module}"), name)
     constants = {n: value for n, value in constants.items() if n in function.arg_names}
     types = {pointer: f"*{kind}" for kind, pointers in KINDS.items() for pointer in pointers}

@@ -10,7 +10,7 @@ SCRIPT = """
 import sys
 import torch
 from headrace.kernels import attend_pairs_reference, attend_reference
-from headrace.kernels import _attend_gpu
+from headrace.kernels._attend import gpu as _attend_gpu
 
 torch.manual_seed(0)
 pairs = sys.argv[1] == "gatv2"
@@ -100,9 +100,9 @@ TYPES = {
     "i32": ("indices",),
 }
 KERNELS = {
-    "attend.attend_kernel": {},
-    "attend_rows.rows_kernel": {"need_target": True, "need_attention": True},
-    "attend_columns.columns_kernel": {"need_x": True, "need_source": True},
+    "forward.attend_kernel": {},
+    "rows.rows_kernel": {"need_target": True, "need_attention": True},
+    "columns.columns_kernel": {"need_x": True, "need_source": True},
 }
 
 
@@ -114,8 +114,8 @@ def test_kernels_compile_for_a_gpu(kernel, pairs, combine, element, tmp_path, mo
     from triton.compiler import ASTSource
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    module, name = kernel.split(".")
-    function = getattr(importlib.import_module(f"headrace.kernels._triton_{module}"), name)
+    module, name = kernel.rsplit(".", 1)
+    function = getattr(importlib.import_module(f"headrace.kernels._attend.triton_{module}"), name)
     constants = KERNELS[kernel] | {
         "kept": 2.0,
         "drops": True,

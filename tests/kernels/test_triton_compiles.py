@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("triton", reason="needs triton")
 
 POINTERS = {
-    "i32": ("nodes", "trees", "neighbours", "raw", "edge_trees", "stamp", "places"),
+    "i32": ("nodes", "trees", "neighbors", "raw", "edge_trees", "stamp", "places"),
     "i64": ("request", "counts", "starts", "degrees", "row_ends", "positions", "indptr", "new_words", "take_words", "ids", "table"),
     "fp32": ("weight",),
     "fp64": ("cumulative", "time", "seed_times"),
@@ -15,13 +15,16 @@ POINTERS = {
 RANKED = {"labor": True, "depends": True, "weighted": True, "disjoint": False, "keep": True}
 NUMBERED = {"disjoint": True, "temporal": True, "inclusive": True, "latest": True, "replace": False, "last": False}
 CASES = [
-    ("_triton_rank.rank_kernel", {**RANKED, "rows": 8, "width": 64}),
-    ("_triton_rank.rank_kernel", {**RANKED, "labor": False, "depends": False, "disjoint": True, "rows": 8, "width": 64}),
-    ("_triton_rank.rank_long_kernel", {**RANKED, "labor": False, "depends": False, "rows": 4, "width": 64, "chunk": 512}),
-    ("_triton_sample.draw_kernel", {"replace": True, "weighted": True, "disjoint": True, "keep": True, "rows": 32, "slots": 16}),
-    ("_triton_sample.draw_long_kernel", {"replace": False, "weighted": False, "disjoint": True, "chunk": 256}),
-    ("_triton_number.number_kernel", {**NUMBERED, "seeds": False, "size": 1024, "chunk": 256}),
-    ("_triton_place.place_kernel", {"of": "all edges", "size": 1024}),
+    ("_sampling.triton_rank.rank_kernel", {**RANKED, "rows": 8, "width": 64}),
+    ("_sampling.triton_rank.rank_kernel", {**RANKED, "labor": False, "depends": False, "disjoint": True, "rows": 8, "width": 64}),
+    ("_sampling.triton_rank.rank_long_kernel", {**RANKED, "labor": False, "depends": False, "rows": 4, "width": 64, "chunk": 512}),
+    (
+        "_sampling.triton_sample.draw_kernel",
+        {"replace": True, "weighted": True, "disjoint": True, "keep": True, "rows": 32, "slots": 16},
+    ),
+    ("_sampling.triton_sample.draw_long_kernel", {"replace": False, "weighted": False, "disjoint": True, "chunk": 256}),
+    ("_sampling.triton_number.number_kernel", {**NUMBERED, "seeds": False, "size": 1024, "chunk": 256}),
+    ("_sampling.triton_place.place_kernel", {"of": "all edges", "size": 1024}),
 ]
 
 
@@ -34,7 +37,7 @@ def test_kernels_compile_for_a_gpu_and_fuse_nothing(kernel, constants, tmp_path,
     from triton.compiler import ASTSource
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    module, name = kernel.split(".")
+    module, name = kernel.rsplit(".", 1)
     function = getattr(importlib.import_module(f"headrace.kernels.{module}"), name)
     types = {pointer: f"*{kind}" for kind, pointers in POINTERS.items() for pointer in pointers}
     signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in function.arg_names}
@@ -42,4 +45,4 @@ def test_kernels_compile_for_a_gpu_and_fuse_nothing(kernel, constants, tmp_path,
     options = {"num_warps": 4, "enable_fp_fusion": False}
     assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
     assert not re.search(r"fma\.rn\.f(32|64)|div\.(full|approx)|\.ftz", assembly)
-    assert ("div.rn.f32" in assembly) == (module == "_triton_rank")  # IEEE division, as the CPU's
+    assert ("div.rn.f32" in assembly) == (module == "_sampling.triton_rank")  # IEEE division, as the CPU's

@@ -5,7 +5,7 @@ from interpreted import run_interpreted
 DROPOUT = """
 import torch
 from headrace.kernels import dropout
-from headrace.kernels._triton_dropout import dropout as on_gpu
+from headrace.kernels._dropout.triton_dropout import dropout as on_gpu
 
 torch.manual_seed(0)
 for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):

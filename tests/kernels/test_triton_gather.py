@@ -9,7 +9,7 @@ from interpreted import run_interpreted
 PLAIN = """
 import torch
 from headrace.kernels import gather_reference
-from headrace.kernels._triton_gather import gather_rows
+from headrace.kernels._gather.triton_gather import gather_rows
 
 torch.manual_seed(0)
 for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64):

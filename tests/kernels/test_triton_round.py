@@ -6,7 +6,7 @@ ROUND = """
 import torch
 from headrace import _native
 from headrace.kernels import round_to_bfloat16_reference
-from headrace.kernels._triton_round import round_rows
+from headrace.kernels._round.triton_round import round_rows
 
 torch.manual_seed(0)
 odd = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 3.38e38, 1e-40, -1.0])

@@ -9,7 +9,7 @@ SOFTMAX = """
 from unittest import mock
 import torch
 from headrace.kernels import softmax_rows_reference_
-from headrace.kernels import _triton_softmax
+from headrace.kernels._softmax import triton_softmax as _triton_softmax
 
 torch.manual_seed(0)
 

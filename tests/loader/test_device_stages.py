@@ -11,7 +11,7 @@ from headrace.loader import Batch, LinkNeighborLoader, NeighborLoader
 from headrace.loader import base as loader_base
 from headrace.loader.base import gpu_of, tensors_in
 from headrace.pipeline import Fenced, OnStream
-from headrace.sample import MixedSampler, NeighborSampler, Pending
+from headrace.sample import MixedSampler, NeighborSampler, StartedSample
 from headrace.store import ArrayStore, Tiered
 
 
@@ -134,7 +134,7 @@ def test_a_failure_in_a_stage_surfaces_at_its_batch(data, as_on_a_device, monkey
         if where == "start":
             patch.setattr(loader.sampler, "start", failing(loader.sampler.start, 3))
         elif where == "finish":
-            patch.setattr(Pending, "finish", failing(Pending.finish, 3))
+            patch.setattr(StartedSample, "finish", failing(StartedSample.finish, 3))
         elif where == "rows":
             patch.setattr(loader._rows, "gather", failing(loader._rows.gather, 3))
         else:

@@ -101,7 +101,7 @@ def test_batches_are_the_subgraph_they_say(data):
     assert batch.note == data.note
 
 
-def test_all_neighbours_are_the_neighbourhood_by_brute_force(data):
+def test_all_neighbors_are_the_neighborhood_by_brute_force(data):
     batch = next(iter(NeighborLoader(data, [-1, -1], ("paper", torch.tensor([1, 2])), batch_size=2)))
     found = {"paper": {1, 2}, "author": set()}
     frontier = {"paper": {1, 2}, "author": set()}
@@ -172,7 +172,7 @@ def test_transforms_see_what_pyg_shows_them(data):
     assert [stage.name for stage in loader.stage_times] == ["sample", "rows", "consumer"]
 
 
-def test_pygs_numbers_of_neighbours_are_understood(data):
+def test_pygs_numbers_of_neighbors_are_understood(data):
     given = NumNeighbors({CITES: [1, 1]}, default=[2, 2])
     assert NeighborLoader(data, given, "paper").sampler.fanouts == {WRITES: [2, 2], CITES: [1, 1], WRITTEN: [2, 2]}
 
@@ -235,7 +235,7 @@ def test_a_homogeneous_graph_takes_no_dictionary(data):
 
 
 @pytest.mark.skipif(not pyg_typing.WITH_PYG_LIB, reason="PyG's own sampler of types needs pyg-lib")
-def test_all_neighbours_give_pygs_sets(data):
+def test_all_neighbors_give_pygs_sets(data):
     options = {"input_nodes": ("paper", data["paper"].mask), "batch_size": 32}
     for ours, theirs in zip(NeighborLoader(data, [-1, -1], **options), PygLoader(data, [-1, -1], **options), strict=True):
         for a, b in zip(ours.stores, theirs.stores, strict=True):

@@ -61,7 +61,7 @@ def test_triplets_hold_a_source_its_target_and_negatives(dataset, amount):
         assert batch.edge_label_index is batch.edge_label is None
 
 
-def test_the_neighbourhood_is_that_of_the_node_loader(dataset):
+def test_the_neighborhood_is_that_of_the_node_loader(dataset):
     batch = LinkNeighborLoader(dataset, [4, 3], held_out(), neg_sampling="binary", batch_size=50, seed=2)(range(50), batch=7)
     same = NeighborLoader(dataset, [4, 3], batch.seeds, batch_size=999, seed=2)(range(batch.batch_size), batch=7)
     assert torch.equal(batch.n_id, same.n_id)

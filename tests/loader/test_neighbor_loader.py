@@ -53,7 +53,7 @@ def test_a_batch_depends_on_seed_epoch_and_index_alone(data):
         assert [fingerprint(b) for b in loader] == expected[number]
 
 
-def test_another_seed_gives_another_order_and_other_neighbours(data):
+def test_another_seed_gives_another_order_and_other_neighbors(data):
     first, second = (next(iter(NeighborLoader(data, [5], "train", batch_size=50, shuffle=True, seed=s))) for s in (1, 2))
     assert first.n_id[:50].tolist() != second.n_id[:50].tolist()
     first, second = (next(iter(NeighborLoader(data, [5], "train", batch_size=50, seed=s))) for s in (1, 2))

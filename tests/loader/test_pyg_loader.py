@@ -82,7 +82,7 @@ def test_batches_are_the_subgraph_they_say(data):
         assert len(set(batch.e_id.tolist())) == len(batch.e_id)
 
 
-def test_all_neighbours_are_the_neighbourhood_by_brute_force(data):
+def test_all_neighbors_are_the_neighborhood_by_brute_force(data):
     batch = next(iter(NeighborLoader(data, [-1, -1], input_nodes=torch.tensor([1, 2, 3]), batch_size=3)))
     found, frontier, edges = {1, 2, 3}, {1, 2, 3}, set()
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_the_adapter_draws_by_seed_epoch_and_seeds(data):
     not (pyg_typing.WITH_PYG_LIB or pyg_typing.WITH_TORCH_SPARSE), reason="PyG's own sampler needs pyg-lib or torch-sparse"
 )
 class TestAgainstPygsSampler:
-    def test_all_neighbours_give_identical_sets(self, data):
+    def test_all_neighbors_give_identical_sets(self, data):
         options = {"input_nodes": data.mask, "batch_size": 32}
         for ours, theirs in zip(NeighborLoader(data, [-1, -1], **options), PygLoader(data, [-1, -1], **options), strict=True):
             assert set(ours.keys()) == set(theirs.keys())

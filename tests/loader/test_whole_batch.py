@@ -37,7 +37,7 @@ def test_every_node_is_a_seed_and_every_block_the_graph(data):
 
 
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gin"])
-def test_a_model_gives_the_same_rows_as_from_all_neighbours_of_all_nodes(data, kind):
+def test_a_model_gives_the_same_rows_as_from_all_neighbors_of_all_nodes(data, kind):
     torch.manual_seed(1)
     model = hr.nn.GNN(20, 16, 5, layers=2, conv=kind).eval()
     with torch.no_grad():

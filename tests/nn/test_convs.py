@@ -389,7 +389,7 @@ def with_degrees(graph, sample):
 
 @pytest.mark.parametrize("name", ["ordinary", "self loops", "several loops", "multi-edges", "only loops", "no edges"])
 @pytest.mark.parametrize("improved", [False, True])
-def test_gcn_on_all_neighbours_equals_the_rows_of_the_graph(name, improved):
+def test_gcn_on_all_neighbors_equals_the_rows_of_the_graph(name, improved):
     edges, nodes = GRAPHS[name]
     graph, x = hr.Graph.from_edges(*edges, nodes), rows_of(nodes)
     ours, _ = filled((GCNConv(IN, OUT, improved), pyg.GCNConv(IN, OUT, improved)))
@@ -403,7 +403,7 @@ def test_gcn_on_all_neighbours_equals_the_rows_of_the_graph(name, improved):
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("loops", [False, True])
 def test_the_mean_of_gcn_over_samples_is_the_rows_of_the_graph(replace, loops):
-    """Nodes of few neighbours are left out: with a loop or two, a small sample may hold nothing else."""
+    """Nodes of few neighbors are left out: with a loop or two, a small sample may hold nothing else."""
     edges = random_edges(30, 900, 7, loops=True)
     if not loops:
         edges = edges[:, edges[0] != edges[1]]
@@ -536,7 +536,7 @@ def test_autocast_is_near_fp32(make, form):
 
 
 def near(value, truth, name):
-    """Within what eight bits allow: in the same direction. (A maximum may be that of another neighbour.)"""
+    """Within what eight bits allow: in the same direction. (A maximum may be that of another neighbor.)"""
     value, truth = value.float().flatten(), truth.flatten()
     assert value.isfinite().all(), name
     if truth.abs().max() > 1e-3:

@@ -79,7 +79,7 @@ def test_a_whole_graph_gives_a_row_per_node(data, kind):
 @every_kind
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 @pytest.mark.parametrize("residual", [False, True])
-def test_all_neighbours_give_the_rows_of_the_whole_graph(data, kind, norm, residual):
+def test_all_neighbors_give_the_rows_of_the_whole_graph(data, kind, norm, residual):
     model = model_of(kind, norm=norm, residual=residual)
     trained(model, batch_of(data))  # gives a batch norm its statistics
     model.eval()

@@ -115,7 +115,7 @@ def test_an_epoch_begins_with_what_is_resident():
     with pytest.raises(ValueError, match="4 different partitions"):
         order.starting_with([0, 1, 2], seed=1)
     with pytest.raises(ValueError, match="permutation"):
-        order.relabelled([0] * 16)
+        order.relabeled([0] * 16)
 
 
 def test_the_checker_finds_what_is_wrong():

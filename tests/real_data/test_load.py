@@ -155,7 +155,7 @@ def test_the_first_of_several_splits_is_taken_and_all_are_kept(data_root):
         assert torch.equal(data.splits[split], data.extra[f"{split}_masks"][0].nonzero().flatten())
 
 
-def test_unlabelled_nodes_stand_in_no_split(data_root):
+def test_unlabeled_nodes_stand_in_no_split(data_root):
     data = hr.load("fb100_cornell5", data_root)
     assert int((data.y == -1).sum()) == 1_838
     assert data.extra["meta"].shape == (18_660, 7)
@@ -166,7 +166,7 @@ def test_edges_point_the_way_the_file_says(data_root):
     data = hr.load("web_google", data_root)
     with np.load(data_root / "web_google" / "web_google.npz") as raw:
         source, target = raw["edge_index"][:, 1_000]
-    assert int(source) in data.graph.neighbours(int(target)).tolist()
+    assert int(source) in data.graph.neighbors(int(target)).tolist()
 
 
 def test_knowledge_graph_edges_are_the_training_triples(data_root):

@@ -1,4 +1,4 @@
-"""The contract of the neighbour sampler, in plain Python: what a draw is, to the last bit."""
+"""The contract of the neighbor sampler, in plain Python: what a draw is, to the last bit."""
 
 import bisect
 
@@ -96,7 +96,7 @@ def drawn_by_weight(key, hop, node, weights, fanout, replace):
 
 
 def labor_word(key, hop, batch, node, dependency):
-    """The random word that all rows of a hop share for neighbour `node`."""
+    """The random word that all rows of a hop share for neighbor `node`."""
     low, high = node & MASK, node >> 32
     phase = philox(key, (MASK, low, high, MASK))[0] * dependency >> 32
     return philox(key, ((batch + phase) // dependency, low, high, hop))[0]
@@ -142,10 +142,10 @@ class Contract:
         layer = 0 if self.layer_dependency else hop
         key = stream_key(self.seed, epoch, 0, LABOR)
         numbers = []
-        for neighbour in (int(self.indices[e]) for e in entries):
-            where = (epoch, batch, layer, neighbour)
+        for neighbor in (int(self.indices[e]) for e in entries):
+            where = (epoch, batch, layer, neighbor)
             if where not in self._words:
-                self._words[where] = labor_word(key, layer, batch, neighbour, self.batch_dependency)
+                self._words[where] = labor_word(key, layer, batch, neighbor, self.batch_dependency)
             numbers.append(self._words[where])
         if self.weight is not None:
             numbers = (minus_log(numbers) / np.asarray([self.weight[e] for e in entries], np.float32)).tolist()

@@ -16,7 +16,7 @@ def random_graph(nodes, edges, seed):
 
 
 def drawn_of(sample):
-    """The neighbours that were drawn for each node that has been expanded."""
+    """The neighbors that were drawn for each node that has been expanded."""
     nodes, begin, places = sample.nodes.tolist(), sample.indptr.tolist(), sample.indices.tolist()
     return {nodes[i]: [nodes[at] for at in places[begin[i] : begin[i + 1]]] for i in range(len(begin) - 1)}
 
@@ -42,9 +42,9 @@ def test_each_node_is_drawn_for_once_and_blocks_are_prefixes(nodes, edges, fanou
         begin = sum(counts[:hop])
         found = []
         for node in sample.nodes[begin : begin + counts[hop]].tolist():
-            neighbours = graph.neighbours(node).tolist()
-            assert len(drawn[node]) == min(fanout, len(neighbours))
-            assert not set(drawn[node]) - set(neighbours)
+            neighbors = graph.neighbors(node).tolist()
+            assert len(drawn[node]) == min(fanout, len(neighbors))
+            assert not set(drawn[node]) - set(neighbors)
             found += drawn[node]
         known = list(dict.fromkeys(known + found))
         assert sample.nodes[: len(known)].tolist() == known  # new ones in the order of their first appearance
@@ -67,7 +67,7 @@ class Given:
 @pytest.mark.parametrize("conv", ["sage", "gcn", "gin", "gat"])
 @pytest.mark.parametrize("width", [1, 47])
 def test_layers_over_blocks_equal_layers_over_one_draw_a_node(conv, width):
-    """All layers of the plain network see the same neighbours: every layer runs over one graph of the drawn edges."""
+    """All layers of the plain network see the same neighbors: every layer runs over one graph of the drawn edges."""
     torch.manual_seed(0)
     graph = random_graph(40, 60, 1)
     sample = NeighborSampler(graph, [3, 2], seed=5).sample(torch.tensor([7, 0, 39, 12]))
@@ -76,7 +76,7 @@ def test_layers_over_blocks_equal_layers_over_one_draw_a_node(conv, width):
     found = model(Given(sample, x, graph))
     edges = sample.edge_index()
     plain = hr.Graph.from_edges(edges[0], edges[1], len(sample.nodes))
-    if conv == "gcn":  # where degrees are known a drawn neighbour stands for several: not what a graph of its own would say
+    if conv == "gcn":  # where degrees are known a drawn neighbor stands for several: not what a graph of its own would say
         again = [hr.sample.Block(plain.indptr, plain.indices, len(sample.nodes)) for _ in range(2)]
         rows = x
         for layer, block in zip(model.layers, again, strict=True):

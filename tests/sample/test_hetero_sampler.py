@@ -57,11 +57,11 @@ def reference(sampler, seeds, epoch, batch):
                 first, degree = int(relation.indptr[node]), int(relation.indptr[node + 1] - relation.indptr[node])
                 word = hop | (number + 1) << 8
                 for r in drawn_uniformly(key, word, node, degree, sampler.fanouts[edge_type][hop], sampler.replace):
-                    neighbour = int(relation.indices[first + r])
-                    if neighbour not in local[source]:
-                        local[source][neighbour] = len(nodes[source])
-                        nodes[source].append(neighbour)
-                    row[edge_type].append(local[source][neighbour])
+                    neighbor = int(relation.indices[first + r])
+                    if neighbor not in local[source]:
+                        local[source][neighbor] = len(nodes[source])
+                        nodes[source].append(neighbor)
+                    row[edge_type].append(local[source][neighbor])
                     col[edge_type].append(at)
                     edge[edge_type].append(int(relation.edge_id[first + r]))
             edge_counts[edge_type].append(len(row[edge_type]) - before)
@@ -132,7 +132,7 @@ def test_threads_change_nothing():
                 assert torch.equal(getattr(other, name)[kind], values), (name, kind)
 
 
-def test_all_neighbours_are_the_neighbourhood_by_brute_force(graph):
+def test_all_neighbors_are_the_neighborhood_by_brute_force(graph):
     sample = HeteroSampler(graph, [-1, -1]).sample({"author": [5, 6]}, edge_ids=True)
     found = {"author": {5, 6}, "paper": set(), "place": set()}
     frontier, edges = {k: set(v) for k, v in found.items()}, {t: set() for t in graph.edge_types}

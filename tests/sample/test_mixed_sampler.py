@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import headrace as hr
 from device_cases import assert_same
 from headrace.sample import MixedSampler, NeighborSampler
-from headrace.sample.mixed import Place, Ticket, choose
+from headrace.sample.mixed import Ticket, Worker, choose
 
 
 def replay(slots, seconds, *, batches, callers, first=None):
     """Batches by place when `callers` ask for one after the other, and place p takes `seconds[p](n)` for its n-th batch."""
-    places = [Place(str(p), count) for p, count in enumerate(slots)]
+    places = [Worker(str(p), count) for p, count in enumerate(slots)]
     now, given, events = 0.0, 0, []  # (end, place, ticket, began)
     queues = [[] for _ in places]
     made, free = [0] * len(places), callers
@@ -94,7 +94,7 @@ def test_a_place_that_was_slow_for_a_while_is_found_to_be_fast_again():
 
 
 def test_a_place_without_measure_comes_first_once():
-    device, cpu = Place("device", 1), Place("cpu", 2, seconds=0.1, batches=5, last=10.0)
+    device, cpu = Worker("device", 1), Worker("cpu", 2, seconds=0.1, batches=5, last=10.0)
     assert choose([device, cpu], 10.0) is device
     device.under_way.append(Ticket(10.0))
     assert choose([device, cpu], 10.0) is cpu
@@ -103,7 +103,7 @@ def test_a_place_without_measure_comes_first_once():
 
 
 def test_while_nothing_is_known_free_slots_are_filled_first():
-    places = [Place("device", 1), Place("cpu", 3)]
+    places = [Worker("device", 1), Worker("cpu", 3)]
     order = []
     for now in range(6):
         place = choose(places, float(now))
@@ -113,7 +113,7 @@ def test_while_nothing_is_known_free_slots_are_filled_first():
 
 
 def test_a_batch_is_due_after_those_before_it():
-    place = Place("cpu", 2, seconds=1.0)
+    place = Worker("cpu", 2, seconds=1.0)
     assert place.due(5.0) == 6.0
     place.under_way = [Ticket(6.0)]
     assert place.due(5.0) == 6.0
@@ -125,7 +125,7 @@ def test_a_batch_is_due_after_those_before_it():
 
 
 def test_the_faster_to_be_done_is_chosen():
-    fast, slow = Place("fast", 1, seconds=1.0, batches=9), Place("slow", 1, seconds=2.5, batches=9)
+    fast, slow = Worker("fast", 1, seconds=1.0, batches=9), Worker("slow", 1, seconds=2.5, batches=9)
     fast.under_way = [Ticket(1.0)]
     assert choose([fast, slow], 0.0) is fast
     fast.under_way.append(Ticket(2.0))

@@ -221,8 +221,8 @@ def uniform_p(observed, expected_each, factor=1.0):
     return chi2.sf(statistic, len(observed) - 1)
 
 
-def neighbours_taken(degree, fanout, replace, draws, vary):
-    """How `draws` draws of a node with `degree` neighbours come out: [draws, fanout] of positions."""
+def neighbors_taken(degree, fanout, replace, draws, vary):
+    """How `draws` draws of a node with `degree` neighbors come out: [draws, fanout] of positions."""
     indptr = torch.arange(draws + 1) * degree if vary == "node" else torch.tensor([0, degree])
     nodes = len(indptr) - 1
     graph = hr.Graph(indptr, torch.zeros(degree * nodes, dtype=torch.int32))
@@ -242,19 +242,19 @@ def neighbours_taken(degree, fanout, replace, draws, vary):
 
 @pytest.mark.parametrize("vary", ["batch", "epoch", "node", "seed"])
 @pytest.mark.parametrize(("degree", "fanout"), [(12, 5), (3, 1), (30, 20)])
-def test_each_neighbour_is_equally_likely_without_replacement(vary, degree, fanout):
+def test_each_neighbor_is_equally_likely_without_replacement(vary, degree, fanout):
     draws = 20_000 if vary == "node" else 3_000
-    taken = neighbours_taken(degree, fanout, False, draws, vary)
+    taken = neighbors_taken(degree, fanout, False, draws, vary)
     counts = np.bincount(taken.ravel(), minlength=degree)
     assert counts.sum() == draws * fanout
     assert uniform_p(counts, draws * fanout / degree, (degree - 1) / (degree - fanout)) > 1e-4
 
 
 @pytest.mark.parametrize("vary", ["batch", "node"])
-def test_each_set_of_neighbours_is_equally_likely(vary):
+def test_each_set_of_neighbors_is_equally_likely(vary):
     sets = {s: i for i, s in enumerate(itertools.combinations(range(6), 3))}
     draws = 20_000 if vary == "node" else 4_000
-    taken = neighbours_taken(6, 3, False, draws, vary)
+    taken = neighbors_taken(6, 3, False, draws, vary)
     counts = np.bincount([sets[tuple(sorted(t))] for t in taken.tolist()], minlength=len(sets))
     assert uniform_p(counts, draws / len(sets)) > 1e-4
 
@@ -263,16 +263,16 @@ def test_each_set_of_neighbours_is_equally_likely(vary):
 @pytest.mark.parametrize("fanout", [4, 18])
 def test_draws_with_replacement_are_uniform_and_independent(vary, fanout):
     draws = 20_000 if vary == "node" else 4_000
-    taken = neighbours_taken(5, fanout, True, draws, vary)
+    taken = neighbors_taken(5, fanout, True, draws, vary)
     assert uniform_p(np.bincount(taken.ravel(), minlength=5), draws * fanout / 5) > 1e-4
     for a, b in ((0, 1), (0, fanout - 1), (fanout - 2, fanout - 1)):  # within a block of four words, and across
         assert uniform_p(np.bincount(taken[:, a] * 5 + taken[:, b], minlength=25), draws / 25) > 1e-4
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_the_neighbours_of_a_wide_hub_are_equally_likely(replace):
+def test_the_neighbors_of_a_wide_hub_are_equally_likely(replace):
     degree, fanout, draws, bins = 70_000, 50, 2_000, 70
-    taken = neighbours_taken(degree, fanout, replace, draws, "batch") // (degree // bins)
+    taken = neighbors_taken(degree, fanout, replace, draws, "batch") // (degree // bins)
     assert uniform_p(np.bincount(taken.ravel(), minlength=bins), draws * fanout / bins) > 1e-4
 
 

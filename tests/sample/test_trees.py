@@ -67,7 +67,7 @@ def test_temporal_samples_equal_the_contract_and_never_see_the_future(graph, fan
 
 
 def test_each_tree_of_a_batch_is_the_tree_of_its_seed():
-    """Seeds do not see one another, but for the counter that tells trees apart; taking all neighbours leaves nothing to it."""
+    """Seeds do not see one another, but for the counter that tells trees apart; taking all neighbors leaves nothing to it."""
     graph = hr.generate.community(400, 3_000, features=0, classes=3, seed=3).graph
     batch = NeighborSampler(graph, [-1, -1], disjoint=True).sample([5, 9, 5])
     for tree, seed in enumerate([5, 9, 5]):

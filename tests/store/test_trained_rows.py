@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernels import round_to_bfloat16
-from headrace.kernels._round import _draws as draws
-from headrace.store import InMemory, TrainedRows
-from headrace.store.partition_files import Layout
+from headrace.kernels._round.round import _draws as draws
+from headrace.store import TrainedArray, TrainedRows
+from headrace.store.disk.files import Layout
+from headrace.store.disk.slots import slot_views
 from headrace.store.row_table import DeviceTable, HostTable, RowShape
-from headrace.store.slots import slot_views
 from headrace.store.trained import initial_rows
 
 
@@ -26,7 +26,7 @@ def _reference(rows: torch.Tensor, state: torch.Tensor) -> DeviceTable:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_gather_and_add_equal_plain_torch(width: int, dtype: torch.dtype, threads: int) -> None:
     rows, state = torch.randn(300, width).to(dtype), torch.rand(300, 1 if width % 2 else width)
-    reference, store = _reference(rows, state), InMemory(rows.clone(), state.clone(), seed=7, threads=threads)
+    reference, store = _reference(rows, state), TrainedArray(rows.clone(), state.clone(), seed=7, threads=threads)
     assert isinstance(store, TrainedRows)
     for call in range(3):
         ids = torch.randperm(300)[: 150 + call].to(torch.int32 if call % 2 else torch.int64)
@@ -43,19 +43,19 @@ def test_gather_and_add_equal_plain_torch(width: int, dtype: torch.dtype, thread
 
 
 def test_empty_ids_and_no_rows() -> None:
-    store = InMemory.create(5, 3, state=0)
+    store = TrainedArray.create(5, 3, state=0)
     rows, state = store.gather(torch.tensor([], dtype=torch.int64))
     assert rows.shape == (0, 3)
     assert state.shape == (0, 0)
     store.add_(torch.tensor([], dtype=torch.int32), torch.empty(0, 3), torch.empty(0, 0))
-    nothing = InMemory.create(0, 4)
+    nothing = TrainedArray.create(0, 4)
     assert nothing.gather(torch.tensor([], dtype=torch.int64))[0].shape == (0, 4)
     with pytest.raises(IndexError, match="out of range"):
         nothing.gather(torch.tensor([0]))
 
 
 def test_wrong_ids_and_shapes_are_named() -> None:
-    store = InMemory.create(5, 3)
+    store = TrainedArray.create(5, 3)
     for ids in ([5], [-1], [0, 1 << 40]):
         with pytest.raises(IndexError, match="for 5 rows"):
             store.gather(torch.tensor(ids))
@@ -66,28 +66,28 @@ def test_wrong_ids_and_shapes_are_named() -> None:
     with pytest.raises(ValueError, match="integers"):
         store.gather(torch.tensor([0.5]))
     with pytest.raises(ValueError, match=r"torch.float32 or torch.bfloat16, not torch.float64"):
-        InMemory.create(5, 3, dtype=torch.float64)
+        TrainedArray.create(5, 3, dtype=torch.float64)
     with pytest.raises(ValueError, match="must be matrices of equal length"):
-        InMemory(torch.zeros(3, 2), torch.zeros(4, 1))
+        TrainedArray(torch.zeros(3, 2), torch.zeros(4, 1))
 
 
 def test_initial_rows_depend_on_the_id_alone() -> None:
     whole = initial_rows((0.5, 3), 0, 4000, 30)
     parts = torch.cat([initial_rows((0.5, 3), a, b, 30, threads=2) for a, b in ((0, 17), (17, 3000), (3000, 4000))])
     assert torch.equal(whole, parts)
-    assert torch.equal(InMemory.create(4000, 30, init=(0.5, 3)).rows, whole)
+    assert torch.equal(TrainedArray.create(4000, 30, init=(0.5, 3)).rows, whole)
     assert abs(whole.std().item() - 0.5) < 0.01
     assert abs(whole.mean().item()) < 0.01
     assert not torch.equal(whole, initial_rows((0.5, 4), 0, 4000, 30))
-    given_ = InMemory.create(10, 2, init=lambda begin, end: torch.arange(begin, end).float().repeat_interleave(2).view(-1, 2))
+    given_ = TrainedArray.create(10, 2, init=lambda begin, end: torch.arange(begin, end).float().repeat_interleave(2).view(-1, 2))
     assert given_.gather(torch.tensor([7]))[0].tolist() == [[7.0, 7.0]]
     with pytest.raises(ValueError, match=r"init\(0, 10\) must give shape \(10, 2\)"):
-        InMemory.create(10, 2, init=lambda begin, end: torch.zeros(end - begin, 3))
+        TrainedArray.create(10, 2, init=lambda begin, end: torch.zeros(end - begin, 3))
 
 
 def test_repeated_ids_of_an_add_are_not_lost_on_the_cpu() -> None:
     for threads in (1, 4):
-        store = InMemory.create(100, 50, init=(0.0, 0), threads=threads)
+        store = TrainedArray.create(100, 50, init=(0.0, 0), threads=threads)
         ids = torch.randint(100, (20_000,))
         store.add_(ids, torch.ones(len(ids), 50), torch.ones(len(ids), 1))
         assert torch.equal(store.state.flatten(), torch.bincount(ids, minlength=100).float())
@@ -121,7 +121,7 @@ def test_draws_are_uniform_and_differ_between_wide_ids() -> None:
 
 def test_small_updates_survive_in_bfloat16() -> None:
     """Rounded to nearest, 1 + 0.001 would be 1 forever."""
-    store = InMemory.create(1, 400, state=0, dtype=torch.bfloat16, init=lambda a, b: torch.ones(b - a, 400))
+    store = TrainedArray.create(1, 400, state=0, dtype=torch.bfloat16, init=lambda a, b: torch.ones(b - a, 400))
     for _ in range(500):
         store.add_(torch.tensor([0]), torch.full((1, 400), 1e-3), torch.empty(1, 0))
     assert abs(store.rows.float().mean().item() - 1.5) < 0.02
@@ -131,7 +131,7 @@ def test_small_updates_survive_in_bfloat16() -> None:
 def test_rounding_of_odd_numbers(value: float) -> None:
     values, ids = torch.full((50, 9), value), torch.arange(50)
     expected = round_to_bfloat16(values, ids, seed=0, call=0)
-    store = InMemory(torch.zeros(50, 9, dtype=torch.bfloat16), torch.zeros(50, 0))
+    store = TrainedArray(torch.zeros(50, 9, dtype=torch.bfloat16), torch.zeros(50, 0))
     store.add_(ids, values, torch.empty(50, 0))
     assert torch.equal(store.rows.view(torch.int16), round_to_bfloat16(values + 0.0, ids, seed=0, call=0).view(torch.int16))
     if value != value:
@@ -141,7 +141,7 @@ def test_rounding_of_odd_numbers(value: float) -> None:
 
 
 def test_adds_from_many_threads_are_all_there() -> None:
-    store = InMemory.create(50, 8, init=(0.0, 0), threads=1)
+    store = TrainedArray.create(50, 8, init=(0.0, 0), threads=1)
 
     def work(number: int) -> None:
         for turn in range(50):
@@ -163,7 +163,7 @@ def test_any_shape_equals_plain_torch(num_rows: int, width: int, state: int, cou
     generator = torch.Generator().manual_seed(seed)
     dtype = torch.bfloat16 if half else torch.float32
     rows, states = torch.randn(num_rows, width, generator=generator).to(dtype), torch.rand(num_rows, state, generator=generator)
-    reference, store = _reference(rows, states), InMemory(rows.clone(), states.clone(), seed=seed)
+    reference, store = _reference(rows, states), TrainedArray(rows.clone(), states.clone(), seed=seed)
     ids = torch.randperm(num_rows, generator=generator)[:count]
     deltas = torch.randn(len(ids), width, generator=generator), torch.rand(len(ids), state, generator=generator)
     reference.add(ids, *deltas, seed=seed, call=0)

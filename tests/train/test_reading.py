@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from training_cases import assert_same_run, assert_same_weights, small
 
 import headrace as hr
-from headrace.store.placed import rows_for
+from headrace.store.tiers.placed import rows_for
 from headrace.train import NodeOptions, Watcher
 from headrace.train import loop as training_loop
-from headrace.train.node import NodeRecipe
+from headrace.train.nodes.node import NodeRecipe
+from headrace.train.nodes.score import count_right
 from headrace.train.reading import Reading
-from headrace.train.score import count_right
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from headrace.bench.measure import Row
 from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, Graph, generate, load
 from headrace.plan import Machine, advise, probe, verify
-from headrace.plan.verify import NEAR
+from headrace.plan.whole.verify import NEAR
 
 _EPOCHS = 200
 
@@ -88,7 +88,7 @@ def _row(case: Case, data: Dataset, device: str, machine: Machine, setting: Sett
 
 
 def many_small(graphs: int, nodes: int, degree: int, *, features: int = 32) -> Dataset:
-    """GNNAdvisor's Type II: a batch of small graphs, whose neighbours are close by as they stand."""
+    """GNNAdvisor's Type II: a batch of small graphs, whose neighbors are close by as they stand."""
     generator = torch.Generator().manual_seed(0)
     edges = graphs * nodes * degree // 2
     which = torch.randint(0, graphs, (edges,), generator=generator) * nodes

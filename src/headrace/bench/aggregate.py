@@ -1,4 +1,4 @@
-"""Seconds to sum the rows of all neighbours, over the whole graph."""
+"""Seconds to sum the rows of all neighbors, over the whole graph."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _row(graph: Graph, x: Tensor, others: dict[str, Callable[[], object]], threa
     _check(out, [bare, *(other() for other in others.values())])
     seconds = time_in_turn(runs, repeats=repeats, warmup=0)
     case = f"d={WIDTH} {str(x.dtype).removeprefix('torch.')}, {threads} thread{'s' * (threads > 1)}"
-    return time_row("aggregate", case, "sum over all neighbours", seconds)
+    return time_row("aggregate", case, "sum over all neighbors", seconds)
 
 
 def _wide_row(graph: Graph, width: int, setting: Setting) -> Row:
@@ -72,7 +72,7 @@ def _wide_row(graph: Graph, width: int, setting: Setting) -> Row:
     }
     seconds = time_in_turn(runs, repeats=setting.repeats)
     _check(out, [other])
-    return time_row("aggregate", f"d={width} float32, {setting.threads} threads", "sum over all neighbours", seconds)
+    return time_row("aggregate", f"d={width} float32, {setting.threads} threads", "sum over all neighbors", seconds)
 
 
 def _order_row(setting: Setting, nodes: int) -> Row:
@@ -96,7 +96,7 @@ def _order_row(setting: Setting, nodes: int) -> Row:
     rho = _reuse(ordered, _native.last_level_cache() // (WIDTH * x.element_size()))
     moved = 4 * ordered.num_edges + 8 * ordered.num_nodes + x.nbytes + ordered.num_edges / rho * WIDTH * x.element_size()
     case = f"d={WIDTH} float32, communities in order (rho {rho:.1f}), {setting.threads} threads"
-    return time_row("aggregate", case, "sum over all neighbours", {**seconds, "limit": moved / speed})
+    return time_row("aggregate", case, "sum over all neighbors", {**seconds, "limit": moved / speed})
 
 
 def _communities(nodes: int, threads: int) -> tuple[Graph, Graph]:

@@ -43,7 +43,7 @@ class Case:
 
     @property
     def passes(self) -> int:
-        """How often the rows of all neighbours are read: forward, for the gradients of rows, and for those of columns, where GATv2
+        """How often the rows of all neighbors are read: forward, for the gradients of rows, and for those of columns, where GATv2
         reads both the gradients and the targets."""
         return 4 if self.v2 else 3
 
@@ -68,7 +68,7 @@ CASES = tuple(Case(v2, heads) for v2 in (False, True) for heads in (4, 1))
 
 
 def run(setting: Setting) -> list[Row]:
-    """fp32, against PyG's layer with equal weights. The limit of time is a bare sum of the neighbours' rows for each time that
+    """fp32, against PyG's layer with equal weights. The limit of time is a bare sum of the neighbors' rows for each time that
     they must be read, and that of memory what a step must hold; products with the weights are in neither."""
     graph = first_rows(setting.dataset().graph, _EDGES)
     x = torch.randn(graph.num_nodes, WIDTH, generator=torch.Generator().manual_seed(0))

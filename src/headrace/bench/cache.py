@@ -12,7 +12,7 @@ from headrace.bench.measure import Row, rate_row, time_in_turn
 from headrace.bench.setting import FANOUTS, Setting
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, BufferPool, Cached
-from headrace.store.cached import POLICIES, Policy
+from headrace.store.cache.cached import POLICIES, Policy
 
 _SHARE = 0.1  # of the rows
 _EPOCHS = 3  # over the same seeds, each with its own draws

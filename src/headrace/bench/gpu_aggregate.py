@@ -1,4 +1,4 @@
-"""Seconds to sum the rows of all neighbours on a GPU: the dataset's graph, ten shapes, and communities in and out of order."""
+"""Seconds to sum the rows of all neighbors on a GPU: the dataset's graph, ten shapes, and communities in and out of order."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _whole_graph(setting: Setting, shape: Shape, width: int, dtype: torch.dtype,
         )
     name = f"whole graph, {_name(dtype)} rows of {width}"
     return [
-        Row("gpu-aggregate", name, "sum over all neighbours", "s", ours, peers, limit),
+        Row("gpu-aggregate", name, "sum over all neighbors", "s", ours, peers, limit),
         Row("gpu-aggregate", name, "of the bound where every entry reads its row", "share", limit / ours),
     ]
 
@@ -105,7 +105,7 @@ def _one_shape(setting: Setting, name: str, shape: Shape, rate: float) -> Row:
     told += [f"{_brief(launch)} {case.ours(case.prepared(launch)) * 1e3:.3f}" for launch in others if launch != chosen.launch]
     setting.progress(f"{name}: {', '.join(told)}")
     return Row(
-        "gpu-aggregate", f"{name}, fp32 rows of {WIDTH}", "sum over all neighbours", "s", ours, {_PEER: peer}, case.bytes / rate
+        "gpu-aggregate", f"{name}, fp32 rows of {WIDTH}", "sum over all neighbors", "s", ours, {_PEER: peer}, case.bytes / rate
     )
 
 
@@ -126,7 +126,7 @@ def _ordered(setting: Setting, device: torch.device, rate: float) -> list[Row]:
             setting.progress(f"{chosen.launch}: {seconds[-1] * 1e3:.3f} ms, cuSPARSE {case.cusparse() * 1e3:.3f} ms")
         name = f"communities of 100, shuffled and reordered, {_name(dtype)} rows of 256"
         rows.append(
-            Row("gpu-aggregate", name, "sum over all neighbours", "s", seconds[1], {"before": seconds[0]}, case.bytes / rate)
+            Row("gpu-aggregate", name, "sum over all neighbors", "s", seconds[1], {"before": seconds[0]}, case.bytes / rate)
         )
     return rows
 

@@ -2,7 +2,7 @@
 
 The limit is of bytes: with E edges and rows of 64 numbers of s bytes, 64 E s are read forward, as many for the gradients of rows
 and as many for those of columns (GATv2: twice), and each time E ids of 4 bytes; nodes' own rows come on top. They are divided by
-what a copy within the GPU reads and writes. Caches give some of them back where neighbours are near each other.
+what a copy within the GPU reads and writes. Caches give some of them back where neighbors are near each other.
 """
 
 from __future__ import annotations

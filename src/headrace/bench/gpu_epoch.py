@@ -17,7 +17,7 @@ from headrace.graph import Dataset
 from headrace.nn import GNN
 from headrace.train import NodeOptions, infer
 from headrace.train.loop import Trainer
-from headrace.train.node_recipe import NodeRecipe
+from headrace.train.nodes.recipe import NodeRecipe
 
 _PLACES: dict[str, dict[str, Any]] = {
     "all on the GPU": {"mode": "gpu"},

@@ -22,18 +22,18 @@ from headrace.bench.measure import Row
 from headrace.bench.setting import Setting
 from headrace.graph import generate
 from headrace.pipeline import StageTimes
-from headrace.store import InMemory, kept_memory
+from headrace.store import TrainedArray, kept_memory
 from headrace.train import LinkOptions, Watcher
 from headrace.train.clock import process_memory
+from headrace.train.inference.ranking import rank
 from headrace.train.interrupt import Interrupt
-from headrace.train.link import make_decoder, make_trainer
-from headrace.train.link_data import LinkData
-from headrace.train.link_disk import disk_facts
-from headrace.train.link_loop import LinkTrainer
-from headrace.train.link_memory import slot_bytes
-from headrace.train.node import torch_threads
-from headrace.train.ranking import rank
-from headrace.train.row_optimizer import RowOptimizer
+from headrace.train.links.data import LinkData
+from headrace.train.links.disk import disk_facts
+from headrace.train.links.link import make_decoder, make_trainer
+from headrace.train.links.loop import LinkTrainer
+from headrace.train.links.memory import slot_bytes
+from headrace.train.links.row_optimizer import RowOptimizer
+from headrace.train.nodes.node import torch_threads
 from headrace.train.watch import StepEvent
 
 _TIERS: dict[str, dict[str, str]] = {
@@ -104,7 +104,7 @@ def _tier(setting: Setting, tier: str, edges: LinkData, test: torch.Tensor, fold
         setting.progress(f"rows on {tier}: training after {prepared:.0f} s")
         found = _trained(trainer, clock, options, prepared)
         rows = _rows(setting, tier, options, edges.num_nodes, found, rates)
-        if isinstance(trainer.flow.rows, InMemory) and len(test):
+        if isinstance(trainer.flow.rows, TrainedArray) and len(test):
             ranked = rank(trainer.flow.decoder, trainer.flow.rows, test, sampled=1000, device=options.device)
             case = f"{rows[0].case}, {len(test)} edges among 1000 sampled nodes, raw"
             rows.append(Row("gpu-link", case, "MRR (sampled)", "share", ranked.raw.mrr))

@@ -12,7 +12,7 @@ import torch
 
 from headrace.bench.gpu import copy_rate, seconds_of
 from headrace.bench.setting import Setting
-from headrace.plan.link_probe import disk_rate
+from headrace.plan.links.probe import disk_rate
 from headrace.train import LinkOptions
 
 

@@ -1,4 +1,4 @@
-"""Sampled edges per second on a GPU, from its memory and over the bus, de-duplicated and relabelled."""
+"""Sampled edges per second on a GPU, from its memory and over the bus, de-duplicated and relabeled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _METHODS = {"with replacement": {"replace": True}, "LABOR": {"labor": True}, "by
 def run(setting: Setting) -> list[Row]:
     """Uniform draws in both places, beside our CPU sampler with all threads; then the other ways to draw, in GPU memory.
 
-    The limit is one random read of four bytes per edge: of the neighbour's id, wherever it lies.
+    The limit is one random read of four bytes per edge: of the neighbor's id, wherever it lies.
     """
     device = needs_gpu()
     data = setting.dataset()
@@ -90,7 +90,7 @@ def _other_draws(setting: Setting, data: Dataset, device: torch.device, limit: f
 
 
 class PlainTorch:
-    """What a user writes in an hour: neighbours drawn with replacement by torch's operations, new nodes by `torch.unique`."""
+    """What a user writes in an hour: neighbors drawn with replacement by torch's operations, new nodes by `torch.unique`."""
 
     def __init__(self, graph: Graph, fanouts: tuple[int, ...]) -> None:
         self.graph, self.fanouts = graph, fanouts

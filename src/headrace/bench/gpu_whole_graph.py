@@ -28,7 +28,7 @@ class _Measured:
 
 def run(setting: Setting) -> list[Row]:
     """fp32 and bf16. PyG's forms are compared with the first model, and the fastest is measured with all, in both types. The limit
-    is the bytes of the sums over the GPU's memory bandwidth, every neighbour's row read anew (reuse may beat it), and the matrix
+    is the bytes of the sums over the GPU's memory bandwidth, every neighbor's row read anew (reuse may beat it), and the matrix
     products. Memory is that of the graph, the features and the step."""
     device = needs_gpu()
     data = setting.dataset()

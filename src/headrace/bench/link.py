@@ -25,10 +25,10 @@ from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, load, open_dataset
 from headrace.nn import DistMult, shared_softmax_loss
 from headrace.nn.link_losses import softmax_loss
-from headrace.store import InMemory
+from headrace.store import TrainedArray
 from headrace.train import LinkOptions, Watcher, link
-from headrace.train.link_data import LinkData
-from headrace.train.ranking import rank
+from headrace.train.inference.ranking import rank
+from headrace.train.links.data import LinkData
 
 _RANKED, _PIECE = 4096, 512  # edges, and rows at a time
 DIM, BATCH, NEGATIVES, CHUNKS, EPOCHS = 100, 1000, 100, 10, 10
@@ -161,7 +161,7 @@ def _ranking(edges: LinkData, repeats: int) -> Row:
         return float((1 / (1 + above + level / 2)).double().mean())
 
     def ours() -> float:
-        return rank(decoder, InMemory(rows, torch.zeros(len(rows), 0)), triples).raw.mrr
+        return rank(decoder, TrainedArray(rows, torch.zeros(len(rows), 0)), triples).raw.mrr
 
     def limit() -> None:
         for piece in rows.split(_PIECE):
@@ -181,7 +181,7 @@ def _mrr_of(file: Path, edges: LinkData) -> float:
     decoder = DistMult(rows.shape[1], edges.num_relations, reciprocal=True)
     with torch.no_grad():
         decoder.relation.copy_(relation)
-    found = rank(decoder, InMemory(rows, torch.zeros(len(rows), 0)), edges.test, known=edges.known())
+    found = rank(decoder, TrainedArray(rows, torch.zeros(len(rows), 0)), edges.test, known=edges.known())
     assert found.filtered is not None
     return found.filtered.mrr
 

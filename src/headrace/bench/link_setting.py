@@ -11,7 +11,7 @@ def _of(default: Any, text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class LinkSetting:
+class LinkBench:
     """Options of `headrace bench gpu-link` alone."""
 
     nodes: int = _of(86_054_151, "nodes of the generated knowledge graph")

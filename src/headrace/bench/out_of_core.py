@@ -16,9 +16,9 @@ from headrace.bench.measure import Row
 from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, Graph
 from headrace.pipeline import orders
-from headrace.plan.link_probe import disk_rate
+from headrace.plan.links.probe import disk_rate
 from headrace.train import LinkOptions, Watcher, link
-from headrace.train.link_memory import slot_bytes
+from headrace.train.links.memory import slot_bytes
 
 PARTITIONS, BUFFER, DIM, RELATIONS = 16, 4, 64, 8
 NODES, EDGES = 4_000_000, 3_000_000  # at scale 1

@@ -1,4 +1,4 @@
-"""Sampled edges per second, de-duplicated and relabelled."""
+"""Sampled edges per second, de-duplicated and relabeled."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class BareSampler:
 
 
 def check(graph: Graph, sample: Sample, fanouts: list[int]) -> None:
-    """Every row of the sample: as many distinct entries as the fanout and the degree allow, all of them neighbours."""
+    """Every row of the sample: as many distinct entries as the fanout and the degree allow, all of them neighbors."""
     hop, left = 0, sample.num_sampled_nodes[0]
     nodes = sample.nodes.tolist()
     for row in range(len(sample.indptr) - 1):
@@ -145,7 +145,7 @@ def check(graph: Graph, sample: Sample, fanouts: list[int]) -> None:
         if row % 97:  # a share of the rows is enough
             continue
         drawn = sample.indices[int(sample.indptr[row]) : int(sample.indptr[row + 1])].tolist()
-        known = graph.neighbours(nodes[row]).tolist()
+        known = graph.neighbors(nodes[row]).tolist()
         expected = len(known) if fanouts[hop] < 0 else min(len(known), fanouts[hop])
         if len(drawn) != expected or not {nodes[i] for i in drawn} <= set(known):
             raise RuntimeError(f"the sample of node {nodes[row]} is wrong: nothing is timed")

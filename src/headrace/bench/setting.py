@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headrace.bench.link_setting import LinkSetting
+from headrace.bench.link_setting import LinkBench
 from headrace.graph import Dataset, Graph, generate, open_dataset
 from headrace.store import BufferPool
 
@@ -20,7 +20,7 @@ BATCH = 1024
 
 
 @dataclass(frozen=True)
-class Setting(LinkSetting):
+class Setting(LinkBench):
     """Options of `headrace bench`."""
 
     preset: str = field(default="products", metadata={"help": "generated dataset: products, reddit or papers100M"})

@@ -28,8 +28,8 @@ def shapes(device: torch.device, *, size: float = 1.0) -> dict[str, Callable[[],
         return lambda: make(torch.Generator(device).manual_seed(name))
 
     makers: dict[str, Callable[[torch.Generator], Shape]] = {
-        "3 neighbours each": lambda g: _regular(nodes(2_000_000), 3, g),
-        "64 neighbours each": lambda g: _regular(nodes(200_000), 64, g),
+        "3 neighbors each": lambda g: _regular(nodes(2_000_000), 3, g),
+        "64 neighbors each": lambda g: _regular(nodes(200_000), 64, g),
         "power law": lambda g: _power_law(nodes(1_000_000), g),
         "ten hubs": lambda g: _hubs(nodes(1_000_000), g),
         "communities in order": lambda g: communities(nodes(400_000), 32, 64, g),
@@ -43,7 +43,7 @@ def shapes(device: torch.device, *, size: float = 1.0) -> dict[str, Callable[[],
 
 
 def communities(count: int, degree: int, size: int, generator: torch.Generator) -> Shape:
-    """All neighbours within one's own community of `size` nodes, which are numbered one after the other."""
+    """All neighbors within one's own community of `size` nodes, which are numbered one after the other."""
     device = generator.device
     own = torch.arange(count, device=device).repeat_interleave(degree) // size * size
     inner = torch.randint(0, size, (count * degree,), device=device, generator=generator)

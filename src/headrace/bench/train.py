@@ -17,7 +17,7 @@ from headrace.loader import NeighborLoader
 from headrace.nn import GNN
 from headrace.train import NodeOptions, Watcher, infer
 from headrace.train.loop import Trainer
-from headrace.train.node_recipe import NodeRecipe
+from headrace.train.nodes.recipe import NodeRecipe
 
 HIDDEN, DROPOUT, RATE = 256, 0.5, 0.003
 _PARTS = ("wait", "gather", "forward", "backward", "step")
@@ -165,7 +165,7 @@ def _check_equal(data: Dataset, first: GNN, pyg: peers.PygTraining, batch: int) 
 
 
 def _accuracy(data: Dataset, like: GNN, training: peers.Training) -> float:
-    """Of the trained weights in our model over all neighbours, on (at most) 20,000 test nodes: the same judge for everybody."""
+    """Of the trained weights in our model over all neighbors, on (at most) 20,000 test nodes: the same judge for everybody."""
     like.load_state_dict({_our_name(name): value for name, value in training.weights().items()})
     nodes = data.splits["test"][:20_000]
     assert data.y is not None

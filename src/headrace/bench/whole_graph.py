@@ -37,7 +37,7 @@ _STEPS = 3  # of which losses are compared
 
 def run(setting: Setting) -> list[Row]:
     """Ours in fp32 and bf16, and with sums of the features made at every step. PyG's forms are compared with the first model, and
-    the fastest is measured with all. The limit is the time of bare sums, every neighbour's row read anew (reuse may beat it), and
+    the fastest is measured with all. The limit is the time of bare sums, every neighbor's row read anew (reuse may beat it), and
     of the matrix products."""
     data = setting.dataset()
     if data.x is None or data.y is None:

@@ -66,7 +66,7 @@ CASES = (Case("gcn", 2, 16), Case("gcn", 2, 128), Case("gin", 5, 64), Case("gcn"
 
 
 def sum_bytes(data: Dataset, width: int, element: int) -> float:
-    """Moved by one sum over all neighbours, every row read anew: 4 E + 8 N + N d s + E d s."""
+    """Moved by one sum over all neighbors, every row read anew: 4 E + 8 N + N d s + E d s."""
     nodes, edges = data.num_nodes, data.num_edges
     return float(4 * edges + 8 * nodes + (nodes + edges) * width * element)
 

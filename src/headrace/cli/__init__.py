@@ -8,7 +8,7 @@ from headrace.cli.demo import demo
 from headrace.cli.export import export
 from headrace.cli.import_ import import_command
 from headrace.cli.info import info
-from headrace.cli.neighbours import neighbours
+from headrace.cli.neighbors import neighbors
 from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
@@ -31,7 +31,7 @@ app.command("bench")(bench)
 app.add_typer(train)
 app.command("predict")(predict)
 app.command("export")(export)
-app.command("neighbours")(neighbours)
+app.command("neighbors")(neighbors)
 app.command("report")(report)
 app.command("demo")(demo)
 

@@ -13,7 +13,7 @@ from headrace.cli.progress import progress_shown, terminable
 from headrace.graph import Dataset
 from headrace.graph.named import named
 from headrace.train import CheckpointError, Run
-from headrace.train.export import export as export_rows
+from headrace.train.inference.export import export as export_rows
 
 
 def export(

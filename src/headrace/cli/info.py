@@ -81,7 +81,7 @@ def _facts(data: Dataset) -> dict[str, Any]:
     if data.y is not None:
         facts["classes"] = data.num_classes
         if data.y.dim() == 1:
-            facts["labelled_nodes"] = int((data.y >= 0).sum()) if data.y.dtype != torch.bool else len(data.y)
+            facts["labeled_nodes"] = int((data.y >= 0).sum()) if data.y.dtype != torch.bool else len(data.y)
     facts |= {f"split_{name}": len(ids) for name, ids in data.splits.items()}
     facts |= {f"extra_{name}": f"{str(a.dtype).removeprefix('torch.')} {list(a.shape)}" for name, a in data.extra.items()}
     return facts

@@ -128,11 +128,11 @@ class LiveView(Watcher):
         total = sum(self.clock.values())
         if total:
             bar, words = Text(), []
-            for part, colour in _PARTS.items():
+            for part, color in _PARTS.items():
                 share = self.clock.get(part, 0.0) / total
-                bar.append("█" * round(40 * share), style=colour)
+                bar.append("█" * round(40 * share), style=color)
                 if share >= 0.005:
-                    words.append(f"[{colour}]{part}[/] {100 * share:.0f} %")
+                    words.append(f"[{color}]{part}[/] {100 * share:.0f} %")
             table.add_row("time", bar)
             table.add_row("", "   ".join(words))
         for stage in self.flow or (self.epochs[-1]["stages"] if self.epochs else []):

@@ -11,7 +11,7 @@ from headrace.cli.options import refused
 from headrace.cli.train import DATASET
 from headrace.graph.named import named
 from headrace.train import CheckpointError
-from headrace.train.predict import write_predictions
+from headrace.train.inference.predict import write_predictions
 
 
 def predict(
@@ -20,7 +20,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="the Parquet file to write")] = Path("predictions.parquet"),
     probabilities: Annotated[bool, typer.Option("--probabilities", help="also write the probability of every class")] = False,
 ) -> None:
-    """Predict the class of every node with a run's best model, over all neighbours.
+    """Predict the class of every node with a run's best model, over all neighbors.
 
     Writes columns node, id (the original one, where an import made a map), label and probability.
     """

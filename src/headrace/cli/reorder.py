@@ -1,4 +1,4 @@
-"""`headrace reorder`: a dataset whose neighbours stand together."""
+"""`headrace reorder`: a dataset whose neighbors stand together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reorder(
     keep: Annotated[str, typer.Option("--keep", help="extra arrays that stay as they are, with commas between")] = "",
     json: Annotated[bool, typer.Option("--json", help="print one object in place of the table")] = False,
 ) -> None:
-    """Relabel the nodes of a dataset so that neighbours have ids close together, and show what that changes.
+    """Relabel the nodes of a dataset so that neighbors have ids close together, and show what that changes.
 
     The ids from before are kept in the dataset. With --order auto nothing is written unless the order is predicted to pay.
     """

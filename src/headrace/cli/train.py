@@ -239,7 +239,7 @@ def show_links(result: LinkResult) -> None:
     facts.add_row("rows and state", f"{result.bytes / 2**20:,.1f} MiB; negatives: {Run(result.run).header['negatives_from']}")
     if result.encoder is not None:
         header = Run(result.run).header
-        facts.add_row("encoder", f"trained on {header['neighbours_from']}; ranked with {header['evaluated_with']}")
+        facts.add_row("encoder", f"trained on {header['neighbors_from']}; ranked with {header['evaluated_with']}")
     facts.add_row("in all", f"{result.seconds:.1f} s")
     facts.add_row("run", escape(f"{result.run}   (headrace report {result.run})"))
     console.print(facts)

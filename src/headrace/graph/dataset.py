@@ -108,7 +108,7 @@ class Dataset:
 
         `order` is a permutation, the name of one of `headrace.reorder.ORDERS`, or "auto", which reorders only where that is
         predicted to pay within `epochs` epochs at width `dim` (the features' unless given) and leaves its reason in
-        `info["order_reason"]`. Graph, features, labels, splits and id map are relabelled; splits keep the sequence of their
+        `info["order_reason"]`. Graph, features, labels, splits and id map are relabeled; splits keep the sequence of their
         nodes. `original_ids` names each node as before.
 
         Of `extra`, arrays with a row per node and [k, num_nodes] masks move with the nodes. Arrays of node ids must be named in

@@ -89,7 +89,7 @@ def community(
 
     `homophily` is the share of edges that stay within a class, and of those the share `nested` stays within one of the
     class's blocks of `block` nodes (so that orders and partitions have something to find). Degrees follow a power law with
-    `exponent`, the expected ones cut at `max_degree`. Features are a class centre, `signal` long per dimension, plus
+    `exponent`, the expected ones cut at `max_degree`. Features are a class center, `signal` long per dimension, plus
     standard normal noise. A share `noise` of the labels is replaced by random ones: no model can be better than
     `info["best_accuracy"]`.
     Unless `directed`, every edge stands in both directions. There are no self loops and no repeated edges.

@@ -1,4 +1,4 @@
-"""`Graph`: immutable compressed rows, row v listing the in-neighbours of v."""
+"""`Graph`: immutable compressed rows, row v listing the in-neighbors of v."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace._pinned import PinError, pin_in_place
 from headrace.graph.edges import count_nodes, take
 from headrace.graph.permutation import checked_order, permuted
 from headrace.graph.rows import RowRange
-from headrace.graph.summary import summarise
+from headrace.graph.summary import summarize
 from headrace.graph.time import before_all, sorted_order, times_in_order
 from headrace.graph.transpose import transposed
 
@@ -34,7 +34,7 @@ class Graph:
     >>> graph = hr.Graph.from_edges([0, 1, 2], [1, 2, 0])
     >>> graph
     Graph(num_nodes=3, num_edges=3)
-    >>> graph.neighbours(1).tolist()
+    >>> graph.neighbors(1).tolist()
     [0]
     """
 
@@ -211,8 +211,8 @@ class Graph:
         """In-degree of every node, without edges from itself if `loops` is False.  # -> [num_nodes]"""
         return self.indptr.diff() if loops else self.derived("degrees without loops", self._degrees_without_loops)
 
-    def neighbours(self, node: int) -> Tensor:
-        """The in-neighbours of one node, in order."""
+    def neighbors(self, node: int) -> Tensor:
+        """The in-neighbors of one node, in order."""
         if not 0 <= node < self.num_nodes:
             raise IndexError(f"node {node} is not in a graph of {self.num_nodes} nodes")
         return self.indices[int(self.indptr[node]) : int(self.indptr[node + 1])]
@@ -234,12 +234,12 @@ class Graph:
     def reordered(self, order: Tensor, *, threads: int | None = None) -> Graph:
         """The graph with other node ids: node i is the one that was `order[i]`, as `headrace.reorder` finds orders.
 
-        Rows keep the order of their edges, so that sums over neighbours have the same bits. Weights, times and edge ids go with
+        Rows keep the order of their edges, so that sums over neighbors have the same bits. Weights, times and edge ids go with
         their edges; `permutation`, which names places in another graph, does not.
 
         >>> import headrace as hr
         >>> graph = hr.Graph.from_edges([0, 1], [1, 2]).reordered([2, 1, 0])
-        >>> graph.neighbours(0).tolist(), graph.neighbours(1).tolist()
+        >>> graph.neighbors(0).tolist(), graph.neighbors(1).tolist()
         ([1], [2])
         """
         self._needs_cpu("reordered")
@@ -278,7 +278,7 @@ class Graph:
 
     def summary(self, *, threads: int | None = None) -> dict[str, float]:
         """What one pass over the edges tells, for `headrace.graph.properties`. Found once and kept."""
-        return self.derived("summary", lambda: summarise(self.indptr, self.indices, threads))
+        return self.derived("summary", lambda: summarize(self.indptr, self.indices, threads))
 
     def rows(self, begin: int, end: int) -> RowRange:
         """Rows `begin` to `end` as a view: a layer computes these nodes from all."""

@@ -121,7 +121,7 @@ def _uniform(half: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _step(nodes: int) -> int:
-    """What neighbours are apart after the scatter: near the golden section, and prime to the number of nodes."""
+    """What neighbors are apart after the scatter: near the golden section, and prime to the number of nodes."""
     step = max(int(nodes * 0.6180339887), 1)
     while math.gcd(step, nodes) != 1:
         step += 1

@@ -1,16 +1,16 @@
 """The operations everything else is made of. Each stands beside its plain-torch reference."""
 
-from headrace.kernels._aggregate import aggregate, aggregate_reference
-from headrace.kernels._aggregate_sharded import aggregate_sharded, aggregate_sharded_reference
-from headrace.kernels._attend import attend, attend_pairs, attend_pairs_reference, attend_reference
-from headrace.kernels._dropout import draw_seed, dropout, dropout_reference, seed_for
-from headrace.kernels._gather import gather, gather_reference
-from headrace.kernels._prepared import Prepared, prepare
-from headrace.kernels._round import round_to_bfloat16, round_to_bfloat16_reference
-from headrace.kernels._sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
-from headrace.kernels._softmax import softmax_rows_, softmax_rows_reference_
-from headrace.kernels._tune import tune
-from headrace.kernels.launch import Launch, launch_for
+from headrace.kernels._aggregate.aggregate import aggregate, aggregate_reference
+from headrace.kernels._aggregate.launch import Launch, launch_for
+from headrace.kernels._aggregate.prepared import Prepared, prepare
+from headrace.kernels._aggregate.sharded import aggregate_sharded, aggregate_sharded_reference
+from headrace.kernels._aggregate.tune import tune
+from headrace.kernels._attend.attend import attend, attend_pairs, attend_pairs_reference, attend_reference
+from headrace.kernels._dropout.dropout import draw_seed, dropout, dropout_reference, seed_for
+from headrace.kernels._gather.gather import gather, gather_reference
+from headrace.kernels._gather.sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
+from headrace.kernels._round.round import round_to_bfloat16, round_to_bfloat16_reference
+from headrace.kernels._softmax.softmax import softmax_rows_, softmax_rows_reference_
 
 __all__ = [
     "Launch",

@@ -7,9 +7,9 @@ from typing import Any
 
 
 def on_gpu(name: str) -> Any:
-    """The module `_triton_NAME`."""
+    """A module of Triton kernels, as `_gather.triton_gather`."""
     try:
-        return import_module(f"headrace.kernels._triton_{name}")
+        return import_module(f"headrace.kernels.{name}")
     except ImportError as error:
         if error.name is not None and error.name.partition(".")[0] == "triton":
             raise RuntimeError("kernels of a GPU need Triton, which is not installed: pip install triton") from None

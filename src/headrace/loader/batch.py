@@ -74,7 +74,7 @@ class Batch:
 
     @cached_property
     def degree(self) -> Tensor:
-        """How many in-neighbours each sampled node has in the whole graph, itself not counted.  # [nodes]"""
+        """How many in-neighbors each sampled node has in the whole graph, itself not counted.  # [nodes]"""
         if self.graph is None:
             raise ValueError("this batch does not know its graph")
         if self.graph.weight is not None:

@@ -1,4 +1,4 @@
-"""`NeighborLoader` of heterogeneous graphs: mini-batches of sampled neighbourhoods over node and edge types."""
+"""`NeighborLoader` of heterogeneous graphs: mini-batches of sampled neighborhoods over node and edge types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`LinkNeighborLoader` of heterogeneous graphs: edges of one type, and the neighbourhoods of their ends over all types."""
+"""`LinkNeighborLoader` of heterogeneous graphs: edges of one type, and the neighborhoods of their ends over all types."""
 
 from __future__ import annotations
 

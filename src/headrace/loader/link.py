@@ -1,4 +1,4 @@
-"""`LinkNeighborLoader`: mini-batches of edges and of the neighbourhoods of their ends, with PyG's keywords."""
+"""`LinkNeighborLoader`: mini-batches of edges and of the neighborhoods of their ends, with PyG's keywords."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.sample.negative import Edges
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
-# What a neighbour loader may take but edges as inputs do not, with the values that mean no more than their absence.
+# What a neighbor loader may take but edges as inputs do not, with the values that mean no more than their absence.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "edge_label_time": (None,),
     "input_time": (None,),
@@ -32,7 +32,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 
 class LinkNeighborLoader(NeighborLoader):
-    """Samples the neighbourhoods of the ends of batches of edges, with negatives beside them.
+    """Samples the neighborhoods of the ends of batches of edges, with negatives beside them.
 
     Given a headrace `Dataset` (or `Graph`) it yields `LinkBatch`; given a PyG `Data`, a PyG `Data` with the fields that PyG's
     loader gives. Keywords are PyG's and those of `NeighborLoader`:

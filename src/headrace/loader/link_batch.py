@@ -1,4 +1,4 @@
-"""`LinkBatch`: a batch of edges to learn from, with the neighbourhood of their ends."""
+"""`LinkBatch`: a batch of edges to learn from, with the neighborhood of their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`NeighborLoader`: mini-batches of sampled neighbourhoods, with PyG's keywords."""
+"""`NeighborLoader`: mini-batches of sampled neighborhoods, with PyG's keywords."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 
 class NeighborLoader(Loader):
-    """Samples neighbourhoods of batches of input nodes, ahead of the consumer, in threads.
+    """Samples neighborhoods of batches of input nodes, ahead of the consumer, in threads.
 
     Given a headrace `Dataset` (or `Graph`) it yields `Batch`; given a PyG `Data`, a PyG `Data` equal to what PyG's own loader
-    gives. Keywords are PyG's. `NeighborSampler` explains how neighbours are drawn; a PyG `Data` names the attributes to draw by
+    gives. Keywords are PyG's. `NeighborSampler` explains how neighbors are drawn; a PyG `Data` names the attributes to draw by
     (`weight_attr` of edges, `time_attr` of edges or nodes), where a headrace graph has its own (`weighted=True` draws by
     `graph.weight`, `temporal=` by `graph.time`). `input_time` is one time per input node; without it nodes have their own.
     `inclusive=True` compares times as PyG does, <=. Beside them:

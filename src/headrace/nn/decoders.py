@@ -98,7 +98,7 @@ class Decoder(nn.Module):
         return F.embedding(relation.long() + shift, self.relation)  # its gradient sums in a fixed order on a GPU too
 
     def moduli(self, values: Tensor) -> Tensor:  # [..., w] -> [..., w / parts]
-        """How large each coordinate is: what regularisers measure."""
+        """How large each coordinate is: what regularizers measure."""
         return values.abs() if self.parts == 1 else _modulus(*values.chunk(2, dim=-1))
 
     def relation_moduli(self, parameters: Tensor) -> Tensor:  # [..., w] -> [..., at most w]

@@ -1,4 +1,4 @@
-"""`FirstSum`: the first layer's sums of the features over neighbours, which training on a whole graph need make only once.
+"""`FirstSum`: the first layer's sums of the features over neighbors, which training on a whole graph need make only once.
 
 Features that are not learnt are the same at every step, and so is `A X`: a step that has it is a product alone, exactly. It is made
 at the features' full width, even where a layer would otherwise map first and sum the smaller one: over many steps that is less.

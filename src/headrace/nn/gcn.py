@@ -1,4 +1,4 @@
-"""GCN (Kipf and Welling, 2017): a sum over neighbours and oneself, weighted by 1 / sqrt(degree x degree)."""
+"""GCN (Kipf and Welling, 2017): a sum over neighbors and oneself, weighted by 1 / sqrt(degree x degree)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class GCNConv(nn.Module):
     """PyG's `GCNConv`: the same parameters, names and initial distribution, so that its `state_dict` loads.
 
     On a `Graph` (or an `edge_index`) the norms are those of the graph, made once per graph; a graph's `weight` is used. On a
-    sampled `Block` whose `degree` is known, each sampled neighbour stands for `degree / sampled` of them, so that the sum is
-    right on average and exact where all neighbours were taken; without degrees, the block's own are used, as PyG does.
+    sampled `Block` whose `degree` is known, each sampled neighbor stands for `degree / sampled` of them, so that the sum is
+    right on average and exact where all neighbors were taken; without degrees, the block's own are used, as PyG does.
 
     Without weights the norms are folded: 1 / sqrt(degree) multiplies each row that is read, and each result. `order` says whether
     the linear map comes before the sum ("transform") or after it ("aggregate"); both give the same.
@@ -87,7 +87,7 @@ class GCNConv(nn.Module):
         return out if self.bias is None else out + self.bias.to(out.dtype)  # under autocast, the type that a linear map gives
 
     def fixed_sum(self) -> FixedSum:
-        """What is summed before anything that is learnt: the normalised sum over neighbours and oneself."""
+        """What is summed before anything that is learnt: the normalized sum over neighbors and oneself."""
         key = ("gcn", self.loop, self.normalize)
         return FixedSum(key, lambda x, where: self._sum(x, where, None), self.in_channels, self.out_channels, self.order)
 

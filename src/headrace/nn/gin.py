@@ -1,4 +1,4 @@
-"""GIN (Xu et al., 2019): a network of the sum of neighbours and (1 + eps) times oneself."""
+"""GIN (Xu et al., 2019): a network of the sum of neighbors and (1 + eps) times oneself."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GINConv(nn.Module):
         return out
 
     def fixed_sum(self) -> FixedSum | None:
-        """What is summed before anything that is learnt: the rows of neighbours. Oneself comes with eps, which may be learnt."""
+        """What is summed before anything that is learnt: the rows of neighbors. Oneself comes with eps, which may be learnt."""
         first, _ = _split(self.nn)
         if first is None:
             return None

@@ -1,4 +1,4 @@
-"""Whether a layer's linear map comes before its sum over neighbours or after it, and whether its sums are worth keeping.
+"""Whether a layer's linear map comes before its sum over neighbors or after it, and whether its sums are worth keeping.
 
 The two commute, `A (X W) = (A X) W`, so that the order is a question of cost alone: of the width that is summed, of the rows that
 are multiplied, and of what a gradient runs back through. Pure functions of sizes: layers ask them, and so does a planner.
@@ -25,7 +25,7 @@ _PRODUCTS = {"none": 1, "weights": 2, "all": 3}  # of a linear map: forward, for
 
 
 def transform_first(where: Structure, wide: int, narrow: int, *, order: Order = "auto", gradient: Gradient = "none") -> bool:
-    """Whether a linear map from `wide` to `narrow` columns had better come before the sum over neighbours.
+    """Whether a linear map from `wide` to `narrow` columns had better come before the sum over neighbors.
 
     Before, it is applied to every source and the sum is over `narrow` columns; after, it is applied to the targets only. In a
     whole graph the smaller width wins; in a sampled block the sources are many. A sum that comes first has no gradient to compute

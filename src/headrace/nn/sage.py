@@ -1,4 +1,4 @@
-"""GraphSAGE (Hamilton et al., 2017): `lin_l(reduce of neighbours) + lin_r(own row)`."""
+"""GraphSAGE (Hamilton et al., 2017): `lin_l(reduce of neighbors) + lin_r(own row)`."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SAGEConv(nn.Module):
         return F.normalize(out, dim=-1) if self.normalize else out
 
     def fixed_sum(self) -> FixedSum | None:
-        """What is reduced before anything that is learnt: the rows of neighbours, unless they are projected first."""
+        """What is reduced before anything that is learnt: the rows of neighbors, unless they are projected first."""
         if self.project:
             return None
         order: Order = "aggregate" if self.reduce == "max" else self.order

@@ -19,8 +19,8 @@ def shared_softmax_loss(
     """How unlikely each query's own answer is among itself and the candidates of its chunk: the mean cross entropy.
 
     The same as `softmax_loss` of the scores of a decoder that compares by products (Dot, DistMult, ComplEx, RESCAL), but gradients
-    are found on the way. On a GPU scores are kept once, and normalised by one kernel. On the CPU, in float32, they never leave the
-    cache: a block of questions is scored, normalised and turned into gradients before the next one. The bits do not depend on
+    are found on the way. On a GPU scores are kept once, and normalized by one kernel. On the CPU, in float32, they never leave the
+    cache: a block of questions is scored, normalized and turned into gradients before the next one. The bits do not depend on
     `threads` (default: torch's).
 
     hidden: which candidates do not count, as positions in [k, q, n] counted row by row: known edges, and the answer itself.

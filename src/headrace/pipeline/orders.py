@@ -39,7 +39,7 @@ class Order:
         """Partitions loaded after the first fill."""
         return sum(len(set(after) - set(before)) for before, after in zip(self.states, self.states[1:], strict=False))
 
-    def relabelled(self, names: Sequence[int]) -> Order:
+    def relabeled(self, names: Sequence[int]) -> Order:
         """The same order with partition `names[i]` in the place of i."""
         if sorted(names) != list(range(self.partitions)):
             raise ValueError(f"names must be a permutation of 0 to {self.partitions - 1}")
@@ -58,7 +58,7 @@ class Order:
         for old in range(self.partitions):
             if old not in self.states[0]:
                 names[old] = others.pop()
-        return self.relabelled(names)
+        return self.relabeled(names)
 
 
 def beta(partitions: int, capacity: int) -> Order:

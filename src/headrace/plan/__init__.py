@@ -1,14 +1,14 @@
 """Plans: a machine that was measured and a graph whose properties are known decide how a model is trained, and say why."""
 
-from headrace.plan.advise import advise
 from headrace.plan.decided import Candidate, Choice
-from headrace.plan.link_plan import LinkPlan, link_plan
+from headrace.plan.links.plan import LinkPlan, link_plan
+from headrace.plan.links.planned import PlannedLink, planned_link
 from headrace.plan.machine import Machine
-from headrace.plan.plan import Configuration, Plan
-from headrace.plan.planned_link import PlannedLink, planned_link
 from headrace.plan.probe import probe
-from headrace.plan.verify import Verification, verify
-from headrace.plan.workload import Workload
+from headrace.plan.whole.advise import advise
+from headrace.plan.whole.plan import Configuration, Plan
+from headrace.plan.whole.verify import Verification, verify
+from headrace.plan.whole.workload import Workload
 
 __all__ = [
     "Candidate",

@@ -53,7 +53,7 @@ class Machine:
     stream_rate: float  # bytes per second that an element-wise operation reads and writes
     own_rates: tuple[tuple[str, float], ...]  # the same where a row that has a factor of its own is added to another, by type
     call_seconds: float  # what one operation costs however small it is
-    sum_seconds: float  # the same of a sum over neighbours
+    sum_seconds: float  # the same of a sum over neighbors
     layer_seconds: tuple[tuple[str, float], ...]  # what a step of one layer costs however small the graph is, by type
     attend_factor: float  # entries of a fused attention cost this many times those of a sum
     reads: tuple[RowRead, ...]

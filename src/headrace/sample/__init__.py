@@ -5,10 +5,10 @@ from headrace.sample.known import KnownEdges, drawn_as, known_among
 from headrace.sample.mixed import MixedSampler
 from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.neighbor import NeighborSampler
-from headrace.sample.pending import Pending
 from headrace.sample.places import Place
 from headrace.sample.sample import Block, Sample
 from headrace.sample.shared_negatives import SharedNegatives
+from headrace.sample.started import StartedSample
 
 __all__ = [
     "Block",
@@ -20,10 +20,10 @@ __all__ = [
     "NegativeSampling",
     "Negatives",
     "NeighborSampler",
-    "Pending",
     "Place",
     "Sample",
     "SharedNegatives",
+    "StartedSample",
     "drawn_as",
     "known_among",
 ]

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._capture import recording
-from headrace.kernels import _triton_number, _triton_place, _triton_rank, _triton_sample
-from headrace.sample.pending import Pending
+from headrace.kernels._sampling import triton_number as _triton_number
+from headrace.kernels._sampling import triton_place as _triton_place
+from headrace.kernels._sampling import triton_rank as _triton_rank
+from headrace.kernels._sampling import triton_sample as _triton_sample
 from headrace.sample.sample import Sample
+from headrace.sample.started import StartedSample
 from headrace.sample.workspace import HEAD, STAMPS, TILE, Bound, Lane, Request, Workspace, Workspaces
 
 _SAMPLE, _LABOR = 1, 6  # Purpose of native/philox.h
 _CHUNK = 256  # tiles whose sums are read at a time
-_SLOTS = 128  # most neighbours that a tile of rows draws together
+_SLOTS = 128  # most neighbors that a tile of rows draws together
 _SHORT = 64  # longest row whose ranks a tile of rows compares together
 _MOST_LANES = 8  # samples that are launched as one: more would save little of a launch, and hold up the first
 _TOGETHER = 1 << 23  # edges up to which that pays: kernels of larger samples take longer than their launches
@@ -103,7 +106,9 @@ class DeviceSampler:
     def workspace_bytes(self) -> int:
         return self.workspaces.nbytes
 
-    def start(self, requests: Sequence[tuple[Tensor, Tensor | None]], epoch: int, first: int, *, positions: bool) -> list[Pending]:
+    def start(
+        self, requests: Sequence[tuple[Tensor, Tensor | None]], epoch: int, first: int, *, positions: bool
+    ) -> list[StartedSample]:
         """Launch the samples of batches `first`, `first` + 1, ...: for each its seeds, which must be ids of nodes, int64, on the
         host or the device, and their times."""
         if not requests:
@@ -128,7 +133,7 @@ class DeviceSampler:
             lanes //= 2
         return lanes
 
-    def _launch(self, requests: list[Request], lanes: int, positions: bool) -> list[Pending]:
+    def _launch(self, requests: list[Request], lanes: int, positions: bool) -> list[StartedSample]:
         largest = max(len(asked.seeds) for asked in requests)
         work = self.workspaces.take(lanes)
         try:
@@ -154,7 +159,7 @@ class DeviceSampler:
             return nullcontext()
         return torch.cuda.device(self.device)
 
-    def _pending(self, work: Workspace, count: int, positions: bool, counts: Callable[[], list[list[int]]]) -> list[Pending]:
+    def _pending(self, work: Workspace, count: int, positions: bool, counts: Callable[[], list[list[int]]]) -> list[StartedSample]:
         """The samples in the first `count` lanes, which `counts` counts once they are done. The last one to be copied or dropped
         gives the workspace back."""
         if work.done is not None:
@@ -171,7 +176,7 @@ class DeviceSampler:
                 together.counts(work)  # what was launched still reads the host's parameters
                 self.workspaces.give_back(work)
 
-        return [Pending(partial(finish, lane), release) for lane in range(count)]
+        return [StartedSample(partial(finish, lane), release) for lane in range(count)]
 
     def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool, *, send: bool) -> None:
         """All hops of all lanes at once, and before them the parameters, if they are to be sent."""

@@ -1,4 +1,4 @@
-"""`HeteroSampler`: uniform neighbours, hop by hop, where nodes and edges have types."""
+"""`HeteroSampler`: uniform neighbors, hop by hop, where nodes and edges have types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.store import BufferPool
 
 @dataclass(frozen=True, eq=False)
 class HeteroSample:
-    """The sampled neighbourhood of seeds of one or more types. Every node and edge type of the graph has its entry.
+    """The sampled neighborhood of seeds of one or more types. Every node and edge type of the graph has its entry.
 
     `nodes` are global ids per node type: the seeds as given, then what each hop added. The edges of a type are one CSR over
     local ids, a row per expanded node of the target type; each hop's edges are a range of its rows.
@@ -67,7 +67,7 @@ class HeteroSample:
 
 
 class HeteroSampler:
-    """Samples up to `fanouts[edge_type][h]` in-neighbours, along every edge type, of every node that hop h - 1 added; -1 takes all.
+    """Samples up to `fanouts[edge_type][h]` in-neighbors, along every edge type, of every node that hop h - 1 added; -1 takes all.
 
     `fanouts` is one list for all edge types or a dictionary of lists of one length. Within a hop, edge types are visited in the
     order of `graph.edge_types`, and new nodes of a type stand in order of first appearance. Every draw is Philox of (seed, epoch,

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from headrace.sample.neighbor import NeighborSampler
-from headrace.sample.pending import Pending
 from headrace.sample.sample import Sample
+from headrace.sample.started import StartedSample
 
 _MEMORY = 0.8  # of the seconds a batch takes, how much of the estimate stays when a new one is measured
 _TRIALS = 2  # batches that every place is given: the first may compile kernels, and says little
@@ -26,7 +26,7 @@ class Ticket:
 
 
 @dataclass
-class Place:
+class Worker:
     """Somewhere that samples: how many batches at a time, how long one took lately, and when those under way should be done."""
 
     name: str
@@ -53,7 +53,7 @@ class Place:
         self.batches, self.last = self.batches + 1, now
 
 
-def choose(places: list[Place], now: float) -> Place:
+def choose(places: list[Worker], now: float) -> Worker:
     """The place that should have a further batch done first; of equals the one with more room.
 
     Before that comes a place of which too little is known: one that was not measured often enough, or long ago. It is given one
@@ -76,7 +76,7 @@ class MixedSampler:
     def __init__(self, device: NeighborSampler, cpu: NeighborSampler, *, cpu_threads: int) -> None:
         self.graph, self.fanouts = cpu.graph, cpu.fanouts
         self.threads = cpu_threads + 1
-        self.places = [Place("device", 1), Place("cpu", cpu_threads)]
+        self.places = [Worker("device", 1), Worker("cpu", cpu_threads)]
         self._samplers = {"device": device, "cpu": cpu}
         self._changed = threading.Condition()
 
@@ -101,9 +101,9 @@ class MixedSampler:
             place.measured(perf_counter() - begin, now=perf_counter())
         return sample
 
-    def start(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> Pending:
+    def start(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> StartedSample:
         """As `NeighborSampler.start`: here `finish` does it all, for only then is it known who is free."""
-        return Pending(lambda: self.sample(seeds, epoch, batch, **options))
+        return StartedSample(lambda: self.sample(seeds, epoch, batch, **options))
 
     def seed_times(self, time: Any | None, seeds: int) -> Tensor | None:
         return self._samplers["cpu"].seed_times(time, seeds)

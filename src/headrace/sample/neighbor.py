@@ -1,4 +1,4 @@
-"""`NeighborSampler`: neighbours, hop by hop."""
+"""`NeighborSampler`: neighbors, hop by hop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace._arrays import as_ids_near, as_times_near, first_outside, thread_c
 from headrace.graph import Graph
 from headrace.kernels import gather
 from headrace.sample.launch import device_sampler, find_place
-from headrace.sample.pending import Pending
 from headrace.sample.places import Mode
 from headrace.sample.sample import Sample
+from headrace.sample.started import StartedSample
 from headrace.sample.weights import cumulative, drawable
 from headrace.store import BufferPool
 
@@ -28,21 +28,21 @@ _STAMP_NODES = 12 << 20
 
 
 class NeighborSampler:
-    """Samples up to `fanouts[h]` in-neighbours of every node that hop h - 1 added; -1 takes all.
+    """Samples up to `fanouts[h]` in-neighbors of every node that hop h - 1 added; -1 takes all.
 
     Uniformly, without replacement by Floyd's method, unless told otherwise. Every draw is Philox of (seed, epoch, batch, hop, node,
     slot), so a sample depends on these alone: never on threads, on what was sampled before or on the machine. Each hop expands only
-    nodes that are new to the sample, as PyG does; a node keeps the place of its first appearance. So neighbours are drawn once a
+    nodes that are new to the sample, as PyG does; a node keeps the place of its first appearance. So neighbors are drawn once a
     node, and every layer that needs the node reuses them: blocks are prefixes of one CSR (DENSE: Waleffe et al., "MariusGNN",
     EuroSys 2023).
 
     replace: draw with replacement.
     weighted: draw in proportion to `graph.weight` (Efraimidis and Spirakis, 2006, where it is without replacement). Edges of
         weight 0 are never drawn.
-    labor: all rows share the random number of a neighbour, so that they agree on whom they take and a batch has fewer distinct
+    labor: all rows share the random number of a neighbor, so that they agree on whom they take and a batch has fewer distinct
         nodes, while each row's own draw stays uniform, or by weight (LABOR: Balin and Catalyurek, "Layer-Neighbor Sampling",
         NeurIPS 2023, the sequential Poisson form). `layer_dependency` shares the numbers between hops too, and
-        `batch_dependency` k lets a neighbour keep its number for k batches, which lifts the hit rate of caches.
+        `batch_dependency` k lets a neighbor keep its number for k batches, which lifts the hit rate of caches.
     disjoint: every seed grows a tree of its own, and `Sample.tree` says which a node is in.
     temporal: "uniform" or "last". Of the edges into a node of a seed's tree only those before the seed's time count (`inclusive`:
         also those at it); "last" takes the latest of them in place of drawing. Trees are disjoint, `graph.time` must
@@ -188,7 +188,7 @@ class NeighborSampler:
         edge_ids: bool = False,
         threads: int | None = None,
         check: bool = True,
-    ) -> Pending:
+    ) -> StartedSample:
         """`sample` in two parts, so that others can work meanwhile: `start(...).finish()` is the sample.
 
         On a GPU its kernels are launched now, on the current stream, and `finish` waits for them; on the CPU `finish` samples.
@@ -197,7 +197,7 @@ class NeighborSampler:
         if self._launched is not None:
             (pending,) = self._launched.start([(ids, times)], epoch, batch, positions=edge_ids)
             return pending
-        return Pending(lambda: self._sample(ids, epoch, batch, times, edge_ids, threads))
+        return StartedSample(lambda: self._sample(ids, epoch, batch, times, edge_ids, threads))
 
     def samples(
         self,
@@ -224,7 +224,7 @@ class NeighborSampler:
             for batch, (seeds, time) in numbered:
                 yield self.sample(seeds, epoch, batch, time=time, edge_ids=edge_ids, threads=threads, check=check)
             return
-        under_way: list[Pending] = []
+        under_way: list[StartedSample] = []
         for batch, (seeds, time) in numbered:
             asked = [self._checked(seeds, epoch, batch, time, check)]
             as_one = min(self._launched.lanes(together, len(asked[0][0])), together)

@@ -96,10 +96,10 @@ def hetero_output(sample: HeteroSample, pool: BufferPool, *, metadata: Any = Non
 
 
 class PygSampler(BaseSampler):  # type: ignore[misc]
-    """Headrace's neighbour sampler for PyG's `NodeLoader`, `LinkLoader` and `NeighborLoader(neighbor_sampler=...)`.
+    """Headrace's neighbor sampler for PyG's `NodeLoader`, `LinkLoader` and `NeighborLoader(neighbor_sampler=...)`.
 
     PyG does not tell a sampler which batch it is in, so here the draw is a function of (seed, epoch, the seeds themselves): set
-    `epoch` before each one to see new neighbours for a batch that does not change. Prefer `headrace.loader.NeighborLoader`,
+    `epoch` before each one to see new neighbors for a batch that does not change. Prefer `headrace.loader.NeighborLoader`,
     which needs no worker processes and gathers rows too. `data` may be a `HeteroData`, with fanouts as `HeteroSampler` takes.
     """
 
@@ -125,7 +125,7 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
         self.epoch = 0
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
-        """The neighbourhood of seed nodes."""
+        """The neighborhood of seed nodes."""
         inputs = NodeSamplerInput.cast(inputs)
         seeds = inputs.node if inputs.input_type is None else {inputs.input_type: inputs.node}
         output = self._output(seeds)
@@ -135,7 +135,7 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """The neighbourhood of the ends of seed edges, with PyG's own negative sampling."""
+        """The neighborhood of the ends of seed edges, with PyG's own negative sampling."""
         inputs = EdgeSamplerInput.cast(inputs)
         return edge_sample(
             inputs,

@@ -15,7 +15,7 @@ from headrace import _native
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One bipartite hop in compressed rows: row i lists the sampled in-neighbours of node i of the sample.
+    """One bipartite hop in compressed rows: row i lists the sampled in-neighbors of node i of the sample.
 
     Targets are the first `num_dst` nodes of the sample and sources the first `num_src`, so the targets' own rows are a prefix of
     the sources'. A model walks the blocks from the last to the first: `x = conv(x, block)` turns num_src rows into num_dst.
@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The sampled neighbourhood of a batch of seeds.
+    """The sampled neighborhood of a batch of seeds.
 
     `nodes` are global ids: the seeds as given, then what each hop added, in order of first appearance. All sampled edges are one
     CSR over local ids, with one row per expanded node; each hop's edges are a range of its rows. Where trees are disjoint, a node

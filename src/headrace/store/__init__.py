@@ -1,43 +1,43 @@
 """Rows by node id, wherever they lie, and the buffers they are gathered into."""
 
+from headrace.ranks.ranks import Ranks
+from headrace.ranks.turns import Pending
 from headrace.store.array import ArrayStore
-from headrace.store.cache_use import CacheSeconds, CacheUse
-from headrace.store.cached import Cached
-from headrace.store.disk import FileRows
+from headrace.store.cache.cached import Cached
+from headrace.store.cache.use import CacheSeconds, CacheUse
+from headrace.store.disk.file_rows import FileRows
+from headrace.store.disk.partitioned import Partitioned
+from headrace.store.disk.use import PartitionedUse
+from headrace.store.disk.walk import BufferStep, Hold, Walk
 from headrace.store.heap import kept_memory, returned_memory
-from headrace.store.hot import access_counts, access_probability, expected_hit_rate, hot_order
-from headrace.store.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
-from headrace.store.partition import HashPartition, Partition, TablePartition, hash_partition
-from headrace.store.partition_probability import probability_partition
-from headrace.store.partition_use import PartitionedUse
-from headrace.store.partitioned import Partitioned
-from headrace.store.placed import rows_for
-from headrace.store.placement import Placement, cliques, peer_access, place
 from headrace.store.pool import BufferPool, Buffers, PinnedBuffers, PoolUse
-from headrace.store.ranks import Ranks
-from headrace.store.remote import Remote
-from headrace.store.remote_use import RemoteUse
+from headrace.store.remote.owners import HashOwners, Owners, TableOwners, hash_owners
+from headrace.store.remote.probability import probability_owners
+from headrace.store.remote.remote import Remote
+from headrace.store.remote.use import RemoteUse
 from headrace.store.shared import SharedRows
 from headrace.store.store import Store
-from headrace.store.tiered import Tiered
-from headrace.store.tiers import TieredUse, TierUse
-from headrace.store.trained import InMemory, TrainedRows
-from headrace.store.turns import Pending
-from headrace.store.walk import Hold, Step, Walk
+from headrace.store.tiers.counts import TieredUse, TierUse
+from headrace.store.tiers.hot import access_counts, access_probability, expected_hit_rate, hot_order
+from headrace.store.tiers.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
+from headrace.store.tiers.placed import rows_for
+from headrace.store.tiers.placement import Placement, cliques, peer_access, place
+from headrace.store.tiers.tiered import Tiered
+from headrace.store.trained import TrainedArray, TrainedRows
 
 __all__ = [
     "ArrayStore",
     "BufferPool",
+    "BufferStep",
     "Buffers",
     "CacheSeconds",
     "CacheUse",
     "Cached",
     "DeviceRowsHandle",
     "FileRows",
-    "HashPartition",
+    "HashOwners",
     "Hold",
-    "InMemory",
-    "Partition",
+    "Owners",
     "Partitioned",
     "PartitionedUse",
     "Pending",
@@ -48,25 +48,25 @@ __all__ = [
     "Remote",
     "RemoteUse",
     "SharedRows",
-    "Step",
     "Store",
-    "TablePartition",
+    "TableOwners",
     "TierUse",
     "Tiered",
     "TieredUse",
+    "TrainedArray",
     "TrainedRows",
     "Walk",
     "access_counts",
     "access_probability",
     "cliques",
     "expected_hit_rate",
-    "hash_partition",
+    "hash_owners",
     "hot_order",
     "kept_memory",
     "open_device_rows",
     "peer_access",
     "place",
-    "probability_partition",
+    "probability_owners",
     "returned_memory",
     "rows_for",
     "share_device_rows",

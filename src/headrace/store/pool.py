@@ -17,7 +17,7 @@ class Buffers(Protocol):
     """Where memory for gathered rows comes from."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """An uninitialised tensor."""
+        """An uninitialized tensor."""
         ...
 
 
@@ -41,7 +41,7 @@ class PoolUse:
 
 
 class BufferPool:
-    """Hands out uninitialised tensors; when the last view of one dies, its memory comes back.
+    """Hands out uninitialized tensors; when the last view of one dies, its memory comes back.
 
     Touching fresh memory costs several times what filling it does, so a loop that makes one large tensor per batch should make
     it here. At most `limit` bytes are kept idle; `use()` reports what is held.
@@ -59,7 +59,7 @@ class BufferPool:
         self.native = _native.Pool.create(limit)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """An uninitialised tensor, 64-byte aligned."""
+        """An uninitialized tensor, 64-byte aligned."""
         size = prod(shape)
         if size == 0:
             return torch.empty(tuple(shape), dtype=dtype)

@@ -1,7 +1,7 @@
 """Where trained rows lie: in parts of equal length, each at an address in main memory or in a slot of a GPU's.
 
-`HostTable` and `DeviceTable` answer the same two questions, rows by id and sums by id, for rows in one piece (`InMemory`, a single
-part) and for a buffer that holds some of many partitions (`Partitioned`). They hold no locks and keep no memory alive.
+`HostTable` and `DeviceTable` answer the same two questions, rows by id and sums by id, for rows in one piece (`TrainedArray`, a
+single part) and for a buffer that holds some of many partitions (`Partitioned`). They hold no locks and keep no memory alive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import as_ids, as_ids_near, as_tensor
 from headrace.kernels import round_to_bfloat16
-from headrace.kernels._sharded import check_ids
+from headrace.kernels._gather.sharded import check_ids
 from headrace.store.pool import Buffers
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -129,7 +129,7 @@ class DeviceTable:
         return slot, ids.long() - part * self.shape.rows_per_part
 
 
-class Turns:
+class InTurn:
     """Lets one call after the other work on rows: on a GPU also with respect to what other threads queued on their streams."""
 
     def __init__(self, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""`TrainedRows`: embedding rows with their optimizer's state, by node id, and `InMemory`, which holds them all."""
+"""`TrainedRows`: embedding rows with their optimizer's state, by node id, and `TrainedArray`, which holds them all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace import _native
 from headrace._arrays import thread_count
 from headrace._device import device_of
 from headrace.store.pool import BufferPool, Buffers
-from headrace.store.row_table import DeviceTable, HostTable, RowShape, Turns
+from headrace.store.row_table import DeviceTable, HostTable, InTurn, RowShape
 
 Initial = Callable[[int, int], Tensor] | tuple[float, int]
 """Rows `begin` to `end` to start from, or (scale, seed) for normal numbers of that standard deviation."""
@@ -43,7 +43,7 @@ class TrainedRows(Protocol):
         ...
 
 
-class InMemory:
+class TrainedArray:
     """All rows in main memory, or on a GPU.
 
     Rows are float32 or bfloat16; to the latter deltas are added with stochastic rounding, keyed by (`seed`, number of the call, id,
@@ -52,8 +52,8 @@ class InMemory:
     Calls may come from many threads: adds take turns, and a gather meanwhile may see some elements before and some after an add.
 
     >>> import torch
-    >>> from headrace.store import InMemory
-    >>> rows = InMemory.create(4, 2, state=1, init=(0.0, 0))
+    >>> from headrace.store import TrainedArray
+    >>> rows = TrainedArray.create(4, 2, state=1, init=(0.0, 0))
     >>> rows.add_(torch.tensor([3]), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5]]))
     >>> rows.gather(torch.tensor([3]))
     (tensor([[1., 2.]]), tensor([[0.5000]]))
@@ -68,7 +68,7 @@ class InMemory:
             raise ValueError(f"state must be float32 on {rows.device}, as the rows are; it is {state.dtype} on {state.device}")
         self.rows, self.state, self.seed, self.calls = rows.detach().contiguous(), state.detach().contiguous(), seed, 0
         shape = RowShape(len(rows), len(rows), rows.shape[1], state.shape[1], rows.dtype)
-        self._turns = Turns(rows.device)
+        self._turns = InTurn(rows.device)
         self._table: HostTable | DeviceTable
         if rows.device.type == "cpu":
             # A part of no rows has no address; any other than 0, which says that it is not here, will do.
@@ -92,7 +92,7 @@ class InMemory:
         seed: int = 0,
         pool: Buffers | None = None,
         threads: int | None = None,
-    ) -> InMemory:
+    ) -> TrainedArray:
         """New rows: `state` floats a row (1 for row-wise Adagrad, `width` for the full one), zero at first."""
         where = device_of(device)
         RowShape(num_rows, num_rows, width, state, dtype)

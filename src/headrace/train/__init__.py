@@ -1,14 +1,14 @@
 """Training: recipes, evaluation, checkpoints, run logs and reports."""
 
 from headrace.train.checkpoint import CheckpointError
-from headrace.train.export import Exported, export
-from headrace.train.infer import infer
-from headrace.train.link import LinkResult, link
-from headrace.train.link_options import LinkOptions
-from headrace.train.neighbours import Neighbour, Neighbours, neighbours
-from headrace.train.node import NodeResult, node
+from headrace.train.inference.export import Exported, export
+from headrace.train.inference.infer import infer
+from headrace.train.inference.neighbors import Neighbor, Neighbors, neighbors
+from headrace.train.inference.ranking import Ranking, RankMetrics, rank
+from headrace.train.links.link import LinkResult, link
+from headrace.train.links.options import LinkOptions
+from headrace.train.nodes.node import NodeResult, node
 from headrace.train.options import NodeOptions, RunOptions
-from headrace.train.ranking import Ranking, RankMetrics, rank
 from headrace.train.run import Run
 from headrace.train.watch import StepEvent, Watcher
 
@@ -17,8 +17,8 @@ __all__ = [
     "Exported",
     "LinkOptions",
     "LinkResult",
-    "Neighbour",
-    "Neighbours",
+    "Neighbor",
+    "Neighbors",
     "NodeOptions",
     "NodeResult",
     "RankMetrics",
@@ -30,7 +30,7 @@ __all__ = [
     "export",
     "infer",
     "link",
-    "neighbours",
+    "neighbors",
     "node",
     "rank",
 ]

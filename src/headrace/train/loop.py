@@ -18,7 +18,7 @@ from headrace.pipeline import StageTimes, Trace
 from headrace.store import kept_memory
 from headrace.train.clock import Clock, process_memory
 from headrace.train.interrupt import Interrupt, interruptible
-from headrace.train.optimise import learning_rate, make_optimizer
+from headrace.train.optimize import learning_rate, make_optimizer
 from headrace.train.options import RunOptions
 from headrace.train.random import random_state, set_random_state
 from headrace.train.reading import Reading

@@ -71,13 +71,13 @@ class NodeOptions(RunOptions):
     """Options of node classification."""
 
     model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = option("sage", "kind of layer")
-    fanout: tuple[int, ...] = option((), "neighbours sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
+    fanout: tuple[int, ...] = option((), "neighbors sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
     layers: int = option(0, "layers of the model (0: one per fanout; 2 with full_batch and no fanout)")
     hidden: int = option(256, "width of the hidden layers, over all heads")
     heads: int = option(8, "attention heads of gat")
     dropout: float = option(0.5, "share of activations dropped between layers (and of attention)")
     input_dropout: float | None = option(None, "share of features dropped (default: as dropout for gcn and gat, else 0)")
-    norm: Literal["none", "batch", "layer"] = option("none", "normalisation between layers")
+    norm: Literal["none", "batch", "layer"] = option("none", "normalization between layers")
     residual: bool = option(False, "add each layer's input to its output")
     full_batch: bool = option(False, "train on the whole graph at once, without sampling")
     keep_sum: Literal["auto", "always", "never"] = option(
@@ -95,7 +95,7 @@ class NodeOptions(RunOptions):
     hot: Literal["degree", "probability"] = option("degree", "with a GPU, which features are kept: by degree, or by expected use")
     class_weights: Literal["none", "balanced"] = option("none", "weigh the loss by how rare a class is")
     validate: Literal["auto", "exact", "sampled", "none"] = option(
-        "auto", "how to validate: over all neighbours layer by layer, or over sampled ones (auto: exact where the model allows)"
+        "auto", "how to validate: over all neighbors layer by layer, or over sampled ones (auto: exact where the model allows)"
     )
     storage: Literal["memory", "disk", "resident"] = option(
         "memory",

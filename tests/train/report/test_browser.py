@@ -107,7 +107,7 @@ def test_options_that_differ_are_marked_and_may_stand_alone(browser, three):
     assert browser.count("#options tbody tr") == 1
 
 
-def test_repeats_are_thin_lines_of_one_colour(browser, tmp_path):
+def test_repeats_are_thin_lines_of_one_color(browser, tmp_path):
     assert browser.open(report(tmp_path, write_repeats(tmp_path / "cora"))) == "true"
     assert browser.count('path.repeat.run-0[data-metric="val_accuracy"]') == 3
     assert "81.50 ± 0.50 %" in browser.text("#summary")
@@ -161,7 +161,7 @@ def test_nodes_and_links_go_on_one_page(browser, tmp_path):
     assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and accuracy and ranks"
     for metric in ("val_accuracy", "val_mrr"):
         assert browser.count(f'path[data-metric="{metric}"]') == 1
-    assert "complex (edges are predicted without neighbours)" in browser.text("#sampled")
+    assert "complex (edges are predicted without neighbors)" in browser.text("#sampled")
     assert browser.count("#disk") == 0
     assert browser.console() == []
 

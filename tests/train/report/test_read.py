@@ -102,7 +102,7 @@ def test_options_alone_make_a_run(tmp_path):
 
 def test_missing_keys_leave_a_gap_and_unknown_ones_are_ignored(tmp_path):
     path = write_run(tmp_path / "a", epochs=0, end=None)
-    append(path, {"kind": "epoch", "epoch": 0}, {"kind": "epoch", "epoch": 1, "loss": 0.5, "colour": "red"}, {"kind": "weather"})
+    append(path, {"kind": "epoch", "epoch": 0}, {"kind": "epoch", "epoch": 1, "loss": 0.5, "color": "red"}, {"kind": "weather"})
     run = read_run(path)
     assert curves.curves(run) == [{"epoch": [0, 1], "loss": [None, 0.5]}]
     assert figures.summary(run)["median_epoch"] is None

@@ -1,4 +1,4 @@
-"""Orders of nodes: neighbours close together, so that what one row fetches the next finds in the cache.
+"""Orders of nodes: neighbors close together, so that what one row fetches the next finds in the cache.
 
 Each function returns a permutation `order`: `order[i]` is the id, as it is now, of the node that becomes i. `Graph.reordered` and
 `Dataset.reorder` apply one; `auto` says whether that pays.
@@ -7,6 +7,6 @@ Each function returns a permutation `order`: `order[i]` is the id, as it is now,
 from headrace.graph.permutation import inverse
 from headrace.graph.reorder.cache import cache_misses
 from headrace.graph.reorder.decide import Decision, auto
-from headrace.graph.reorder.orders import ORDERS, degree, first_neighbour, metis, rabbit, rcm
+from headrace.graph.reorder.orders import ORDERS, degree, first_neighbor, metis, rabbit, rcm
 
-__all__ = ["ORDERS", "Decision", "auto", "cache_misses", "degree", "first_neighbour", "inverse", "metis", "rabbit", "rcm"]
+__all__ = ["ORDERS", "Decision", "auto", "cache_misses", "degree", "first_neighbor", "inverse", "metis", "rabbit", "rcm"]

@@ -27,11 +27,11 @@ def cache_misses(
     windows: int = 8,
     threads: int | None = None,
 ) -> float:
-    """The share of reads that miss when neighbours' rows are summed, one node after the other, through a cache of `cache_bytes`.
+    """The share of reads that miss when neighbors' rows are summed, one node after the other, through a cache of `cache_bytes`.
 
     The cache holds whole rows of `row_bytes` and drops the one used longest ago. `windows` runs of nodes, evenly spread, are
     simulated, each long enough to fill the cache first; a graph that is not much larger than that is simulated whole, and then
-    the first read of a row is a miss. With `order` the nodes are taken in that order; nothing is relabelled for it.
+    the first read of a row is a miss. With `order` the nodes are taken in that order; nothing is relabeled for it.
 
     >>> import headrace as hr
     >>> ring = hr.Graph.from_edges(range(100), [*range(1, 100), 0], undirected=True)

@@ -11,10 +11,10 @@ from headrace.graph.graph import Graph
 from headrace.graph.reorder.cache import cache_misses, gather_rate, last_level_cache
 from headrace.graph.reorder.orders import ORDERS, Progress, order_by_name
 
-# Edges per second of processor time that each order takes, and that relabelling takes: measured with 2.4 M nodes and 123.7 M edges
+# Edges per second of processor time that each order takes, and that relabeling takes: measured with 2.4 M nodes and 123.7 M edges
 # on a server's processor shared with other work, the slowest of a few runs (rcm: of one). METIS was not measured, so it has none.
-_EDGES_PER_SECOND = {"rabbit": 8e6, "first_neighbour": 3.7e8, "degree": 1e8, "rcm": 1.7e7}
-_RELABELLED_PER_SECOND = 4.6e7
+_EDGES_PER_SECOND = {"rabbit": 8e6, "first_neighbor": 3.7e8, "degree": 1e8, "rcm": 1.7e7}
+_RELABELED_PER_SECOND = 4.6e7
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Decision:
     name: str | None  # of the order; None: leave the graph as it is
     order: Tensor | None  # [num_nodes]
     saved: float  # seconds over all epochs, by the best order that was looked at
-    cost: float  # seconds of finding that order and relabelling
+    cost: float  # seconds of finding that order and relabeling
     misses: float  # share of reads that miss the cache as the graph is
     tried: dict[str, float]  # the same under every order that was computed
     reason: str
@@ -43,7 +43,7 @@ def auto(
     dtype_bytes: int = 4,
     cache_bytes: int | None = None,
     bytes_per_second: float | None = None,
-    orders: Sequence[str] = ("first_neighbour", "rabbit"),
+    orders: Sequence[str] = ("first_neighbor", "rabbit"),
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Decision:
@@ -109,6 +109,6 @@ def auto(
 
 
 def _cost(graph: Graph, name: str, *, row_bytes: int, rate: float) -> float:
-    """Seconds of finding an order, of relabelling the edges and of moving every node's row."""
+    """Seconds of finding an order, of relabeling the edges and of moving every node's row."""
     moved = 2 * graph.num_nodes * row_bytes / rate
-    return graph.num_edges / _EDGES_PER_SECOND[name] + graph.num_edges / _RELABELLED_PER_SECOND + moved
+    return graph.num_edges / _EDGES_PER_SECOND[name] + graph.num_edges / _RELABELED_PER_SECOND + moved

@@ -1,4 +1,4 @@
-"""What goes with the nodes of a dataset when they are relabelled: rows, ids and the map of an import."""
+"""What goes with the nodes of a dataset when they are relabeled: rows, ids and the map of an import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orders: from communities, from one neighbour, from degrees, and from two other packages."""
+"""The orders: from communities, from one neighbor, from degrees, and from two other packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rabbit(graph: Graph, *, progress: Progress | None = None, threads: int | Non
     """Communities one after the other, each ordered by its own communities (Arai et al., "Rabbit Order", IPDPS'16).
 
     Nodes are visited from the least to the largest degree. Each is merged, with all that was merged into it before, into the
-    neighbouring community that gains most modularity by it, the one of the least id among equals; one that gains none stays a
+    neighboring community that gains most modularity by it, the one of the least id among equals; one that gains none stays a
     root. The trees of merges, walked depth first, are the order: roots by id, nodes without edges last. Edges count in both
     directions, repeated ones as often as they stand; self loops and weights do not.
 
@@ -41,13 +41,13 @@ def rabbit(graph: Graph, *, progress: Progress | None = None, threads: int | Non
     return torch.from_numpy(_native.rabbit_order(host.indptr, host.indices, indptr, indices, progress=progress, threads=workers))
 
 
-def first_neighbour(graph: Graph, *, threads: int | None = None) -> Tensor:  # -> [num_nodes]
-    """Nodes by the least of their in-neighbours' ids, those of one such neighbour as they stood; nodes without any last.
+def first_neighbor(graph: Graph, *, threads: int | None = None) -> Tensor:  # -> [num_nodes]
+    """Nodes by the least of their in-neighbors' ids, those of one such neighbor as they stood; nodes without any last.
 
     The cheapest order that has any locality, and the one that others must beat.
 
     >>> import headrace as hr
-    >>> hr.reorder.first_neighbour(hr.Graph.from_edges([5, 1, 5, 1], [0, 2, 3, 4])).tolist()
+    >>> hr.reorder.first_neighbor(hr.Graph.from_edges([5, 1, 5, 1], [0, 2, 3, 4])).tolist()
     [2, 4, 0, 3, 1, 5]
     """
     host = graph.to("cpu")
@@ -110,7 +110,7 @@ def metis(graph: Graph, *, parts: int | None = None, threads: int | None = None)
 
 ORDERS: Mapping[str, Callable[[Graph], Tensor]] = {
     "rabbit": rabbit,
-    "first_neighbour": first_neighbour,
+    "first_neighbor": first_neighbor,
     "degree": degree,
     "rcm": rcm,
     "metis": metis,
@@ -123,8 +123,8 @@ def order_by_name(graph: Graph, name: str, *, progress: Progress | None = None, 
         raise ValueError(f"there is no order {name!r}: choose one of {', '.join(ORDERS)} or auto, or give a permutation")
     if name == "rabbit":
         return rabbit(graph, progress=progress, threads=threads)
-    if name == "first_neighbour":
-        return first_neighbour(graph, threads=threads)
+    if name == "first_neighbor":
+        return first_neighbor(graph, threads=threads)
     return ORDERS[name](graph)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from headrace.train.report.read import Record, Repeat, Run, number, record
+from headrace.train.report.read import LoggedRun, Record, Repeat, number, record
 
 _POINTS = 1000  # a line of accuracy or loss: about one point per pixel
 _SMALL_POINTS = 200  # a line of a small chart, or of the batches behind a curve
@@ -17,7 +17,7 @@ HITS = (1, 3, 10)
 Column = list[float | None]
 
 
-def curves(run: Run) -> list[dict[str, Column]]:
+def curves(run: LoggedRun) -> list[dict[str, Column]]:
     """Loss and accuracies or ranks of each repeat against epoch and seconds. Repeats share the points that one line would have."""
     limit = max(_SMALL_POINTS, _POINTS // len(run.repeats))
     names = ("epoch", "seconds", "loss", "train_accuracy", "val_accuracy", "val_mrr")
@@ -30,12 +30,12 @@ def curves(run: Run) -> list[dict[str, Column]]:
     return lines
 
 
-def batch_losses(run: Run) -> list[dict[str, Column]]:
+def batch_losses(run: LoggedRun) -> list[dict[str, Column]]:
     """Loss of single batches, where batches were recorded often enough to say more than the epochs do."""
     return [_batch_losses(repeat) for repeat in run.repeats]
 
 
-def loads(run: Run) -> list[dict[str, Column]]:
+def loads(run: LoggedRun) -> list[dict[str, Column]]:
     """Throughput, memory, reuse of buffers, batches in flight and what the disk did, of each repeat, per epoch."""
     lines = []
     for repeat in run.repeats:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.train.report.curves import short
-from headrace.train.report.read import Record, Repeat, Run, number, record, records
+from headrace.train.report.read import LoggedRun, Record, Repeat, number, record, records
 
 UNFINISHED = "still running or interrupted"
 
@@ -17,7 +17,7 @@ MEASURES = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "candidates")
 _SPENT = ("busy", "starved", "held")
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summary(run: LoggedRun) -> dict[str, Any]:
     """The row of the summary table."""
     epochs = [epoch for repeat in run.repeats for epoch in repeat.epochs]
     times = _numbers(epoch.get("epoch_seconds") for epoch in epochs)
@@ -41,7 +41,7 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def status(run: Run) -> str:
+def status(run: LoggedRun) -> str:
     """How the run ended, as far as it did."""
     ends = [repeat.end for repeat in run.repeats if repeat.end is not None]
     wanted = max(int(number(run.options.get("repeats")) or 1), len(run.repeats))
@@ -50,7 +50,7 @@ def status(run: Run) -> str:
     return ", ".join(dict.fromkeys(str(end.get("reason", "ended")) for end in ends))
 
 
-def ranks(run: Run) -> list[dict[str, Any]]:
+def ranks(run: LoggedRun) -> list[dict[str, Any]]:
     """How the true ends of test edges rank, each measure by its name: among all nodes or sampled ones, filtered or raw."""
     test = record((run.repeats[0].end or {}).get("test"))
     rows = []
@@ -60,7 +60,7 @@ def ranks(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def time_parts(run: Run) -> dict[str, float | None]:
+def time_parts(run: LoggedRun) -> dict[str, float | None]:
     """Seconds of an epoch by what the training thread did: the mean over all epochs."""
     times = [time for repeat in run.repeats for epoch in repeat.epochs if (time := record(epoch.get("time")))]
     if run.links:
@@ -70,7 +70,7 @@ def time_parts(run: Run) -> dict[str, float | None]:
     return {name: short(sum(number(time.get(name)) or 0.0 for time in times) / len(times)) for name in names}
 
 
-def stages(run: Run) -> list[dict[str, Any]]:
+def stages(run: LoggedRun) -> list[dict[str, Any]]:
     """Of the seconds that the threads of each stage had, the shares in which they were busy, starved and held.
 
     `seconds` are those that they were busy in an epoch, all together: the mean over all epochs.
@@ -94,7 +94,7 @@ def stages(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def sampled(run: Run) -> dict[str, list[float | None]]:
+def sampled(run: LoggedRun) -> dict[str, list[float | None]]:
     """Nodes and edges of a batch by hop: the mean over all epochs."""
     samples = [sample for repeat in run.repeats for epoch in repeat.epochs if (sample := record(epoch.get("sampled")))]
     means = {}
@@ -119,7 +119,7 @@ def _best(repeat: Repeat) -> Record:
     return {}
 
 
-def _val_mrr(run: Run) -> float | None:
+def _val_mrr(run: LoggedRun) -> float | None:
     """What the run ended with, or the best so far."""
     repeat = run.repeats[0]
     ended = number((repeat.end or {}).get("val_mrr"))
@@ -131,7 +131,7 @@ def _best_epoch(repeat: Repeat) -> float | None:
     return best if best is not None else number(_best(repeat).get("epoch"))
 
 
-def _spread(run: Run, name: str) -> dict[str, float | None] | None:
+def _spread(run: LoggedRun, name: str) -> dict[str, float | None] | None:
     """Mean, standard deviation and number of the repeats' values; of a run in progress, those there are so far."""
     result = record(run.result.get(name))
     mean, values = number(result.get("mean")), result.get("values")
@@ -151,12 +151,12 @@ def _spread(run: Run, name: str) -> dict[str, float | None] | None:
     }
 
 
-def _parameters(run: Run) -> float | None:
+def _parameters(run: LoggedRun) -> float | None:
     """The size of the model. Each repeat makes its own, so they know it where the run as a whole does not."""
     return next(iter(_numbers(about.get("parameters") for about in (run.about, *(repeat.about for repeat in run.repeats)))), None)
 
 
-def _seconds(run: Run) -> float | None:
+def _seconds(run: LoggedRun) -> float | None:
     total = number(run.result.get("seconds"))
     if total is not None:
         return total
@@ -167,7 +167,7 @@ def _seconds(run: Run) -> float | None:
     return sum(each) if each else None
 
 
-def _notes(run: Run) -> list[str]:
+def _notes(run: LoggedRun) -> list[str]:
     notes = []
     for repeat in run.repeats:
         where = f" of {repeat.label}" if repeat.label else ""

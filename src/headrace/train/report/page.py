@@ -19,7 +19,7 @@ from typing import Any
 
 import headrace
 from headrace.train.report import curves, figures
-from headrace.train.report.read import Run, number, read_runs
+from headrace.train.report.read import LoggedRun, number, read_runs
 from headrace.train.report.timeline import timeline
 
 # In the order in which one builds on another.
@@ -47,7 +47,7 @@ def write_report(runs: Sequence[Path], out: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[LoggedRun]) -> str:
     """The text of the page."""
     style = _file("page.css")
     script = "\n".join(_file(f"{name}.js") for name in _SCRIPTS)
@@ -63,13 +63,13 @@ def page(runs: Sequence[Run]) -> str:
     return before + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces))
 
 
-def data(runs: Sequence[Run]) -> dict[str, Any]:
+def data(runs: Sequence[LoggedRun]) -> dict[str, Any]:
     """What the scripts draw."""
     written = datetime.now().isoformat(sep=" ", timespec="minutes")
     return {"written": written, "headrace": headrace.__version__, "runs": [_drawn(run) for run in runs]}
 
 
-def _drawn(run: Run) -> dict[str, Any]:
+def _drawn(run: LoggedRun) -> dict[str, Any]:
     return {
         "name": run.name,
         "path": str(run.path),

@@ -1,4 +1,4 @@
-"""Run directories into plain objects, whatever state the trainer left them in.
+"""LoggedRun directories into plain objects, whatever state the trainer left them in.
 
 A report is wanted most of a run that is still going on or that died, so of all files only `options.json` must be whole. A
 line or file that cannot be read leaves a gap and is counted; it is never an error.
@@ -34,7 +34,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Run:
+class LoggedRun:
     """What was asked for (`about`: options.json), each repeat of it, and the figures over all repeats once they are done."""
 
     name: str
@@ -61,7 +61,7 @@ class Run:
         return record(self.about.get("dataset"))
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[Path]) -> list[LoggedRun]:
     """Read every run, once each, and give them names that differ."""
     if not paths:
         raise ValueError("a report needs at least one run")
@@ -73,7 +73,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     return [replace(run, name=f"{run.name} ({run.path})") if names.count(run.name) > 1 else run for run in runs]
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> LoggedRun:
     """Read one run directory, or one whose `repeat-*` directories hold a training each."""
     if not path.exists():
         raise FileNotFoundError(f"there is no run at {path}")
@@ -87,7 +87,7 @@ def read_run(path: Path) -> Run:
     numbered = sorted((int(match[1]), below) for below in path.iterdir() if (match := _REPEAT.fullmatch(below.name)))
     repeats = [read_repeat(below, f"repeat {position}") for position, below in numbered if below.is_dir()]
     name = about.get("name")
-    return Run(
+    return LoggedRun(
         name=name if isinstance(name, str) and name.strip() else path.resolve().name,
         path=path,
         about=about,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.train.report.curves import short
-from headrace.train.report.read import Record, Run, number, record
+from headrace.train.report.read import LoggedRun, Record, number, record
 
 _SPANS = 200
 _MICROSECONDS = 2_000_000.0
@@ -27,7 +27,7 @@ class _Span:
         return self.begin + self.duration
 
 
-def timeline(run: Run) -> dict[str, Any] | None:
+def timeline(run: LoggedRun) -> dict[str, Any] | None:
     """The end of the trace of the last repeat that has one: what a steady pipeline looks like, unlike its start.
 
     Spans are lists of row, depth, begin and duration in milliseconds, index of the name, and item. A span inside another of

@@ -1,14 +1,14 @@
 // Horizontal bars: one stacked bar per row, or one bar per run in each group.
 
-// Colours of parts, fixed by name so that gathering looks the same in every chart. Names unknown here take the rest in turn.
-const partColours = new Map(Object.entries({
+// Colors of parts, fixed by name so that gathering looks the same in every chart. Names unknown here take the rest in turn.
+const partColors = new Map(Object.entries({
   wait: 0, starved: 0, gather: 1, rows: 1, features: 1, forward: 2, busy: 2, backward: 3, step: 4, held: 4,
   validate: 5, evaluate: 5, other: 6, sample: 7, train: 8, consumer: 8,
 }));
 
 function partClass(name) {
-  if (!partColours.has(name)) partColours.set(name, 8 + (partColours.size % 4));
-  return `part-${partColours.get(name)}`;
+  if (!partColors.has(name)) partColors.set(name, 8 + (partColors.size % 4));
+  return `part-${partColors.get(name)}`;
 }
 
 function partKey(names) {

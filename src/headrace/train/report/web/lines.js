@@ -1,4 +1,4 @@
-// Curves of several runs in one frame: colour says the run, the kind of line says what is measured.
+// Curves of several runs in one frame: color says the run, the kind of line says what is measured.
 
 // `series`: { run, repeat, metric, kind, joined, x, y }; `levels`: { y, text }; `marks`: { run, x, y }.
 // `options`: { title, name, format, zero, log, metrics: { key: words }, series, levels, marks }.

@@ -51,7 +51,7 @@ function dim(run) {
 }
 
 function section(id, title, intro, ...children) {
-  const element = html("section", { id, "aria-labelledby": `${id}-title` },
+  const element = html("section", { id, "aria-labeledby": `${id}-title` },
     html("h2", { id: `${id}-title` }, title), intro && html("p", { class: "intro" }, intro), ...children.filter(Boolean));
   main.append(element);
   return element;

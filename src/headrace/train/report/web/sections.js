@@ -161,7 +161,7 @@ const sections = [
     id: "sampled", title: "Sampled sizes", charts: [hopChart("Nodes of a batch", "nodes"), hopChart("Edges of a batch", "edges")],
     intro: "What each hop added to a batch, mean over the epochs.",
     has: (run) => run.sampled.nodes.length + run.sampled.edges.length > 0, optional: report.runs.every(isLink),
-    absent: (run) => (isLink(run) ? "edges are predicted without neighbours" : "a full-batch run samples nothing"),
+    absent: (run) => (isLink(run) ? "edges are predicted without neighbors" : "a full-batch run samples nothing"),
   },
   {
     id: "throughput", title: "Throughput", intro: "Per second of each epoch.", table: loadTable,

@@ -1,0 +1,1 @@
+"""Sum, mean or max of neighbors' rows over a CSR."""

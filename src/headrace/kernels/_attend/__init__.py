@@ -1,0 +1,1 @@
+"""Attention over neighbors: scores, softmax, dropout and weighted sum in one pass."""

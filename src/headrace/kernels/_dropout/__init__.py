@@ -1,0 +1,1 @@
+"""Dropout whose mask is a function of a seed and a position."""

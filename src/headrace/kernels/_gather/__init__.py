@@ -1,0 +1,1 @@
+"""Rows by id, from one array or from several memories."""

@@ -1,0 +1,1 @@
+"""Stochastic rounding to bfloat16."""

@@ -1,0 +1,1 @@
+"""Neighbor sampling on a GPU: draws, ranks and numbering, with the CPU's bits."""

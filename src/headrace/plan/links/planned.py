@@ -1,0 +1,158 @@
+"""`planned_link`: the options of a training of links, as somebody gave them and as a plan made the rest."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.graph import Dataset
+from headrace.plan.links.cost import state_floats
+from headrace.plan.links.plan import LinkPlan, link_plan
+from headrace.plan.links.probe import disk_rate, edge_rate
+from headrace.train import LinkOptions
+from headrace.train.links.data import LinkData
+from headrace.train.links.memory import memory_of, spare_slots
+
+PLANNED = ("storage", "partitions", "buffer", "buffer_on", "order", "batch_size", "staleness")
+_ROUNDS = 14  # of halving what is reserved: to a few parts in 100,000 of memory
+
+
+@dataclass(frozen=True)
+class PlannedLink:
+    """Options to train with and the plan that they come from. `record` is for `hr.train.link`, which keeps it with the run."""
+
+    options: LinkOptions
+    plan: LinkPlan
+    given: tuple[str, ...]  # names of options that were not planned
+
+    def record(self) -> dict[str, Any]:
+        """The plan as JSON has it; `predicted` is of an epoch after the first, which also fills the buffer."""
+        plan = self.plan
+        predicted = {"read": plan.disk.read, "written": plan.disk.written, "seconds": plan.seconds}
+        return {**plan.as_dict(), "given": list(self.given), "predicted": predicted}
+
+
+def planned_link(
+    data: Dataset,
+    given: Mapping[str, Any] | None = None,
+    *,
+    folder: str | Path | None = None,
+    device_memory: int | None = None,
+    disk: float | None = None,
+    edges_per_second: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> PlannedLink:
+    """Options of `hr.train.link` for `data`: those that are `given`, by their names, and what `link_plan` makes of the others.
+
+    Planned are storage, partitions, buffer, buffer_on, order, batch_size and staleness, for `memory` bytes (of the given options;
+    three quarters of the machine's without). A few batches are trained, and a disk that is needed is read and written, to know
+    how fast they are; `disk` (bytes a second each way) and `edges_per_second` say it without. `folder` is where the run will be.
+
+    >>> import headrace as hr
+    >>> data = hr.generate.community(nodes=300, edges=6000, classes=3, features=4)
+    >>> made = hr.plan.planned_link(data, {"dim": 16, "epochs": 3, "memory": "1GiB"}, edges_per_second=1e5)
+    >>> made.options.storage, made.options.batch_size
+    ('host', 100)
+    >>> result = hr.train.link(data, made.options, plan=made.record())
+    """
+    given = dict(given or {})
+    base = LinkOptions(**{name: value for name, value in given.items() if name not in PLANNED})
+    if base.negatives == 0:
+        raise ValueError(
+            "negatives 0 scores every node, which needs all rows in one place: there is nothing to plan, give negatives"
+        )
+    edges = LinkData.of(data, held_out=base.held_out, seed=base.seed)
+    if device_memory is None and torch.device(base.device).type == "cuda":
+        device_memory = torch.cuda.mem_get_info()[0]
+    memory = base.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+    rates: dict[str, float] = {}
+
+    def made() -> PlannedLink:
+        return _fitting(edges, given, base, memory=memory, device_memory=device_memory, rates=rates)
+
+    if disk is not None:
+        rates["disk_rate"] = disk
+    found = made()
+    if edges_per_second is None:
+        progress("trying a few batches")
+        edges_per_second = edge_rate(edges, found.options)
+    rates["edge_rate"] = edges_per_second
+    if found.plan.storage == "disk" and disk is None:
+        progress("measuring the disk")
+        rates["disk_rate"] = _rate_of(folder)
+    return made()
+
+
+def _fitting(
+    edges: LinkData,
+    given: dict[str, Any],
+    base: LinkOptions,
+    *,
+    memory: int,
+    device_memory: int | None,
+    rates: dict[str, float],
+) -> PlannedLink:
+    """A plan that training itself finds to fit: for what it counts beyond the plan's own sum, as little as will do is reserved."""
+
+    def planned(reserved: int) -> PlannedLink:
+        plan = link_plan(
+            edges.num_nodes,
+            len(edges.train),
+            base.dim,
+            memory=memory,
+            device_memory=device_memory,
+            optimizer=base.optimizer,
+            row_type=base.row_type,
+            chunks=base.chunks,
+            negatives=base.negatives,
+            reserved=reserved,
+            **rates,  # type: ignore[arg-type]
+            **{name: given[name] for name in PLANNED if name in given},
+        )
+        chosen = {name: value for name, value in plan.options().items() if name in PLANNED}
+        return PlannedLink(LinkOptions(**{**chosen, **given}), plan, tuple(sorted(given)))
+
+    found = planned(0)
+    if _memory(edges, found.options, memory) <= memory:
+        return found
+    fitting, least = None, found
+    low, high = 0, memory
+    for _ in range(_ROUNDS):
+        reserved = (low + high) // 2
+        try:
+            found = planned(reserved)
+        except ValueError:
+            high = reserved
+            continue
+        if _memory(edges, found.options, memory) <= memory:
+            fitting, high = found, reserved
+        else:
+            least, low = found, reserved
+    if fitting is None:  # perhaps without slots to read ahead; if not, training says what takes how much
+        spare_slots(replace(least.options, memory=str(memory)), **_sizes(edges, least.options))
+    return fitting or least
+
+
+def _memory(edges: LinkData, options: LinkOptions, memory: int) -> int:
+    return sum(memory_of(replace(options, memory=str(memory)), **_sizes(edges, options)).values())
+
+
+def _sizes(edges: LinkData, options: LinkOptions) -> dict[str, int]:
+    others, state = len(edges.valid) + len(edges.test), state_floats(options.dim, options.optimizer)
+    sizes = {"nodes": edges.num_nodes, "train": len(edges.train), "others": others, "state": state}
+    return {**sizes, "edge_bytes": edges.train[:1].nbytes}
+
+
+def _rate_of(folder: str | Path | None) -> float:
+    """Bytes a second each way, of the disk of the nearest folder that is there."""
+    place = Path.cwd() if folder is None else Path(folder).absolute()
+    while not place.is_dir():
+        place = place.parent
+    with tempfile.TemporaryDirectory(dir=place) as aside:
+        return disk_rate(Path(aside), times=3) / 2

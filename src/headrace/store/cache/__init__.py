@@ -1,0 +1,1 @@
+"""Caches: the rows of any store, with those used most kept in faster memory."""

@@ -1,0 +1,322 @@
+"""`Remote`: rows that lie on several ranks, gathered by one packed exchange a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace._arrays import as_ids, as_tensor, first_outside
+from headrace._device import device_of
+from headrace.kernels import gather
+from headrace.ranks.exchange import Exchange, Kind, Traffic, Transfer
+from headrace.ranks.turns import Pending, Turns
+from headrace.store.array import ArrayStore
+from headrace.store.remote.owners import Owners
+from headrace.store.remote.replicas import Replicas
+from headrace.store.remote.use import RemoteUse
+from headrace.store.store import Store
+
+T = TypeVar("T")
+
+
+class _Writable(Protocol):
+    def add_(self, ids: Tensor, delta: Tensor) -> None: ...
+
+
+class Remote:
+    """Rows partitioned over the ranks of a process group; hot ones may be copied to every rank.
+
+    A gather is three collectives: counts, ids, rows. It is collective: every rank makes the same calls of `gather`, `prefetch`,
+    `add_` and `finish` in the same order, from one thread; a rank with nothing to ask passes no ids, and one that has run out of
+    batches calls `finish()`, in which it answers the others until they have finished too. Exchanges run one after another on a
+    thread and process groups of their own, so `prefetch(ids)` fetches the next batch while the current one trains. A rank that
+    does not come within `timeout` seconds is named in the error that the others raise.
+
+    `rows` are all rows (an array, a tensor, a memory map), of which this rank copies its share; `from_local` takes the share
+    itself. `replicate`: nodes whose rows this rank copies (default: what `owners` says). `device`: where gathered rows come
+    out. With NCCL and a GPU `device` ids and rows travel between GPUs, otherwise through host memory.
+
+    >>> import tempfile, torch
+    >>> from headrace.store import Remote, hash_owners
+    >>> torch.distributed.init_process_group("gloo", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
+    >>> store = Remote(torch.arange(6.).view(3, 2), hash_owners(3, ranks=1))
+    >>> store.gather(torch.tensor([2, 0])).tolist()
+    [[4.0, 5.0], [0.0, 1.0]]
+    >>> store.close(); torch.distributed.destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        rows: Tensor | NDArray[Any],
+        owners: Owners,
+        *,
+        group: dist.ProcessGroup | None = None,
+        replicate: Tensor | None = None,
+        device: torch.device | str = "cpu",
+        timeout: float = 300.0,
+        ahead: int = 2,
+        threads: int | None = None,
+    ) -> None:
+        self._join(owners, group=group, device=device, timeout=timeout, ahead=ahead)
+        everything = rows if isinstance(rows, Tensor) and rows.device.type != "cpu" else as_tensor(rows, "rows")
+        problem = None
+        if len(everything) != owners.num_nodes:
+            problem = f"rows has {len(everything)} rows, and owners {owners.num_nodes} nodes: pass all rows, or use from_local"
+        mine = self._exchange.rank if problem is None and owners.ranks == self._exchange.ranks else None
+        share = gather(everything, owners.ids_of(mine) if mine is not None else torch.empty(0, dtype=torch.int64))
+        self._hold(share, replicate, threads=threads, problem=problem)
+        self.replicas.fill(gather(everything, self.replicas.copied))
+
+    @classmethod
+    def from_local(
+        cls,
+        rows: Tensor | NDArray[Any] | Store,
+        owners: Owners,
+        *,
+        group: dist.ProcessGroup | None = None,
+        replicate: Tensor | None = None,
+        device: torch.device | str = "cpu",
+        timeout: float = 300.0,
+        ahead: int = 2,
+        threads: int | None = None,
+    ) -> Remote:
+        """From this rank's rows alone, in the order of `owners.ids_of(rank)`, or a store of them; copies are fetched."""
+        self = cls.__new__(cls)
+        self._join(owners, group=group, device=device, timeout=timeout, ahead=ahead)
+        self._hold(rows, replicate, threads=threads, problem=None)
+        copied = self.replicas.copied
+        step = max(1, (64 << 20) // max(1, self._row_bytes))
+        parts = -(-self._most_copied // step)  # as many on every rank, since a gather is collective
+        found = [self.gather(copied[at * step : (at + 1) * step]) for at in range(parts)]
+        self.replicas.fill(torch.cat(found) if found else torch.empty((0, *self.shape[1:]), dtype=self.dtype))
+        self._reset_use()
+        return self
+
+    def _join(self, owners: Owners, *, group: dist.ProcessGroup | None, device: Any, timeout: float, ahead: int) -> None:
+        self.device = device_of(device)
+        self._exchange = Exchange(group=group, device=self.device, timeout=timeout)
+        self.owners = owners.to(self._exchange.wire)
+        self._turns = Turns(ahead=ahead, name=f"headrace.Remote of rank {self._exchange.rank}", device=self.device)
+        self._reset_use()
+
+    def _reset_use(self) -> None:
+        self._local_hits = self._replica_hits = self._remote_hits = self._added = 0
+        self._turns.waited, self._turns.peak = 0.0, 0
+        self._exchange.traffic = Traffic()
+
+    def _hold(self, rows: Any, replicate: Tensor | None, *, threads: int | None, problem: str | None) -> None:
+        """Take the share, once all ranks agree that they hold parts of one thing."""
+        exchange, owners = self._exchange, self.owners
+        is_store = isinstance(rows, Store) and not isinstance(rows, Tensor)  # a tensor has all the names of one
+        self.local: Store = rows if is_store else ArrayStore(rows, threads=threads)
+        if owners.ranks != exchange.ranks:
+            problem = problem or f"owners are for {owners.ranks} ranks, the group has {exchange.ranks}"
+        elif self.local.shape[0] != owners.size(exchange.rank):
+            problem = problem or f"this rank was given {self.local.shape[0]} rows, its share is {owners.size(exchange.rank)}"
+        self.replicas = Replicas(owners, exchange.rank, exchange.wire)
+        try:
+            if problem is None:
+                self.replicas.choose(owners.replicas(exchange.rank) if replicate is None else replicate)
+        except (ValueError, IndexError) as error:
+            problem = str(error)
+        try:
+            told = exchange.agree(
+                {"owners": owners.fingerprint, "row shape": str(list(self.local.shape[1:])), "dtype": str(self.dtype)},
+                problem=problem,
+                told={
+                    "mark": self.replicas.mark,
+                    "rows": self.local.shape[0] + len(self.replicas.ids),
+                    "copied": len(self.replicas.copied),
+                },
+            )
+        except Exception:
+            self._turns.close()
+            raise
+        self.replicas.common = len(set(told["mark"])) == 1
+        self._most_copied = max(told["copied"])
+        self._id_dtype = torch.int32 if max(told["rows"]) < 1 << 31 else torch.int64
+        self._width = self.local.shape[1:].numel()
+        self._row_bytes = self._width * torch.empty(0, dtype=self.dtype).element_size()
+
+    def __len__(self) -> int:
+        return self.owners.num_nodes
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.owners.num_nodes, *self.local.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.local.dtype
+
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
+        """Rows by id, from wherever they are. Collective.  # [n] -> [n, d]"""
+        return self.prefetch(ids, out=out).wait()
+
+    def prefetch(self, ids: Tensor, *, out: Tensor | None = None) -> Pending[Tensor]:
+        """Start to gather and return at once; `wait()` on what this returns gives the rows. Collective.  # [n]"""
+        ids = _checked(ids, len(self))
+        if out is not None and (out.shape != (len(ids), *self.shape[1:]) or out.dtype != self.dtype or out.device != self.device):
+            raise ValueError(
+                f"out must be {self.dtype} of shape {[len(ids), *self.shape[1:]]} on {self.device}; "
+                f"it is {out.dtype}, {list(out.shape)} on {out.device}"
+            )
+        return self._submit(lambda: self._gather(ids, out), ids, out)
+
+    def stream(self, batches: Iterable[Tensor], *, ahead: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Ids and rows of every batch, `ahead` of them fetched while one is used; ends with `finish()`, so tails may be uneven.
+
+        A loop that is left early must call `finish()` itself.
+        """
+        under_way: list[tuple[Tensor, Pending[Tensor]]] = []
+        for ids in batches:
+            under_way.append((ids, self.prefetch(ids)))
+            if len(under_way) > ahead:
+                first, rows = under_way.pop(0)
+                yield first, rows.wait()
+        for first, rows in under_way:
+            yield first, rows.wait()
+        self.finish()
+
+    def add_(self, ids: Tensor, delta: Tensor) -> None:
+        """Add `delta[i]` to row `ids[i]`, wherever it is, repeated ids included. Collective.  # [n], [n, d]
+
+        Every row takes the deltas of rank 0 first, then of rank 1 and so on, each rank's in the order given: so it has the same
+        bits on every run, and on every rank that holds a copy. Copied rows can be written only where all ranks copy the same ones.
+        """
+        ids = _checked(ids, len(self))
+        if delta.shape != (len(ids), *self.shape[1:]) or delta.dtype != self.dtype:
+            raise ValueError(
+                f"delta must be {self.dtype} of shape {[len(ids), *self.shape[1:]]}; it is {delta.dtype}, {list(delta.shape)}"
+            )
+        if not hasattr(self.local, "add_"):
+            raise ValueError(f"the rows of this rank are in a {type(self.local).__name__}, which has no add_")
+        if not self.replicas.common:
+            raise ValueError(
+                "ranks copy different rows (replicate=), so copies would go stale: copy the same ones on every rank, or none"
+            )
+        self._submit(lambda: self._add(ids, delta), ids, delta).wait()
+
+    def finish(self) -> None:
+        """This rank has no more batches: answer the others until they have none either. Then all may go on (a new epoch)."""
+        self._submit(self._finish).wait()
+
+    def use(self) -> RemoteUse:
+        """What was asked for and moved since this store was made."""
+        found = (self._local_hits, self._replica_hits, self._remote_hits)
+        return RemoteUse(
+            sum(found), *found, added=self._added, waited=self._turns.waited, peak=self._turns.peak, **vars(self._exchange.traffic)
+        )
+
+    def close(self) -> None:
+        """End the thread and the process groups; every rank, after the last exchange."""
+        self._turns.close()
+        self._exchange.close()
+
+    def _submit(self, work: Callable[[], T], *reads: Tensor | None) -> Pending[T]:
+        def reported() -> T:
+            try:
+                return work()
+            except Exception as error:
+                self._exchange.report(error)
+                raise
+
+        return self._turns.submit(reported, reads=reads)
+
+    def _gather(self, ids: Tensor, out: Tensor | None) -> Tensor:
+        ids = ids.to(self._exchange.wire)
+        owner, row = self.owners.locate(ids)
+        here = (owner == self._exchange.rank).nonzero().flatten()
+        away = (owner != self._exchange.rank).nonzero().flatten()
+        copied, copy_row = away[:0], row[:0]
+        if self.replicas.ready:
+            slot = self.replicas.row_of(ids[away])
+            copied, copy_row, away = away[slot >= 0], slot[slot >= 0], away[slot < 0]
+        away = away[torch.argsort(owner[away], stable=True)]
+        asked = torch.bincount(owner[away], minlength=self._exchange.ranks).tolist()
+        _, wanted = self._exchange.counts(Kind.gather, asked)
+        transfer = self._answer(row[away], asked, wanted)
+        # While rows travel: what is at hand.
+        if out is None:
+            out = torch.empty((len(ids), *self.shape[1:]), dtype=self.dtype, device=self.device)
+        self._put(out, here, self._local_rows(row[here]))
+        if len(copied):
+            self._put(out, copied, self.replicas.gather(copy_row))
+        self._put(out, away, transfer.wait())
+        self._local_hits += len(here)
+        self._replica_hits += len(copied)
+        self._remote_hits += len(away)
+        return out
+
+    def _answer(self, rows: Tensor, asked: list[int], wanted: list[int]) -> Transfer:
+        """Send ids, and send back the rows that others ask for."""
+        theirs = self._exchange.ids(rows.to(self._id_dtype), sending=asked, receiving=wanted)
+        answer = self._local_rows(theirs).to(self._exchange.wire)
+        return self._exchange.rows(answer.reshape(len(theirs), self._width), sending=wanted, receiving=asked)
+
+    def _local_rows(self, rows: Tensor) -> Tensor:
+        return self.local.gather(rows.cpu() if isinstance(self.local, ArrayStore) else rows)
+
+    def _put(self, out: Tensor, positions: Tensor, rows: Tensor) -> None:
+        out.index_copy_(0, positions.to(out.device), rows.to(out.device).view(len(positions), *self.shape[1:]))
+
+    def _add(self, ids: Tensor, delta: Tensor) -> None:
+        ranks, me = self._exchange.ranks, self._exchange.rank
+        ids, delta = ids.to(self._exchange.wire), delta.detach().to(self._exchange.wire).reshape(len(ids), self._width)
+        owner, row = self.owners.locate(ids)
+        slot = self.replicas.slot_of(ids)
+        chosen, addresses = [], []
+        for rank in range(ranks):  # its own rows by their row, copies by their place in the common list, after all rows
+            at = ((owner == rank) | (slot >= 0)).nonzero().flatten()
+            chosen.append(at)
+            addresses.append(torch.where(owner[at] == rank, row[at], self.owners.size(rank) + slot[at]))
+        mine = (addresses[me], delta[chosen[me]])
+        chosen[me], addresses[me] = chosen[me][:0], addresses[me][:0]
+        sending = [len(at) for at in chosen]
+        _, receiving = self._exchange.counts(Kind.add, sending)
+        self._take_deltas(torch.cat(addresses), delta[torch.cat(chosen)], sending, receiving, mine=mine)
+        self._added += len(ids)
+
+    def _take_deltas(
+        self, addresses: Tensor, delta: Tensor, sending: list[int], receiving: list[int], *, mine: tuple[Tensor, Tensor]
+    ) -> None:
+        theirs = self._exchange.ids(addresses.to(self._id_dtype), sending=sending, receiving=receiving).long()
+        deltas = self._exchange.rows(delta, sending=sending, receiving=receiving).wait()
+        before = sum(receiving[: self._exchange.rank])
+        at = torch.cat([theirs[:before], mine[0], theirs[before:]])
+        deltas = torch.cat([deltas[:before], mine[1], deltas[before:]]).view(len(at), *self.shape[1:])
+        rows = self.owners.size(self._exchange.rank)
+        store: _Writable = self.local  # type: ignore[assignment]
+        where = "cpu" if isinstance(self.local, ArrayStore) else at.device
+        store.add_(at[at < rows].to(where), deltas[at < rows].to(where))
+        self.replicas.add_(at[at >= rows] - rows, deltas[at >= rows])
+
+    def _finish(self) -> None:
+        nothing = [0] * self._exchange.ranks
+        while True:
+            kinds, wanted = self._exchange.counts(Kind.finished, nothing)
+            no_ids = torch.empty(0, dtype=torch.int64, device=self._exchange.wire)
+            no_rows = torch.empty((0, self._width), dtype=self.dtype, device=self._exchange.wire)
+            if Kind.gather in kinds:
+                self._answer(no_ids, nothing, wanted).wait()
+            elif Kind.add in kinds:
+                self._take_deltas(no_ids, no_rows, nothing, wanted, mine=(no_ids, no_rows))
+            else:
+                return
+
+
+def _checked(ids: Any, rows: int) -> Tensor:
+    if not (isinstance(ids, Tensor) and ids.device.type != "cpu"):
+        ids = as_ids(ids, "ids")
+    elif ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"ids must be int32 or int64 of one dimension, not {ids.dtype} of shape {list(ids.shape)}")
+    checked: Tensor = ids
+    if len(checked) and (int(checked.min()) < 0 or int(checked.max()) >= rows):
+        at = first_outside(checked, 0, rows)
+        raise IndexError(f"ids[{at}] is {int(checked[at])}; this store has rows 0 to {rows - 1}")
+    return checked

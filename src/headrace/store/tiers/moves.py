@@ -1,0 +1,91 @@
+"""Which rows change place when others become hot, rows of repeated ids as one, and rows of any type as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+import torch
+from torch import Tensor
+
+from headrace._arrays import as_ids
+from headrace.kernels import aggregate
+from headrace.kernels._gather.sharded import check_ids
+
+_PIECE = 64 << 20  # bytes of rows moved at a time when tiers are filled
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What a new order means for the tiers."""
+
+    entering: Tensor  # nodes that come to a tier in memory from another one
+    to_disk: Tensor  # nodes that leave memory
+    slots: Tensor  # [nodes]: where every row is afterwards
+
+
+def changes_of(slots: Tensor, order: Tensor, hot: int, held: int) -> Changes:
+    """From where rows are (`slots`: below `hot` on the device, then host memory, below 0 on disk) to where `order` wants them.
+
+    A row that stays in its tier keeps its slot, and those that come take the slots of those that go: tiers are always full, so
+    there are as many.
+    """
+    was = torch.where(slots < 0, 2, (slots >= hot).long())
+    becomes = torch.full_like(was, 2)
+    becomes[order[:hot]] = 0
+    becomes[order[hot:held]] = 1
+    after = slots.clone()
+    for tier in (0, 1):
+        after[(becomes == tier) & (was != tier)] = slots[(was == tier) & (becomes != tier)]
+    leaving = (was != 2) & (becomes == 2)
+    after[leaving] = -1
+    entering = (was != becomes) & (becomes != 2)
+    return Changes(entering.nonzero().flatten(), leaving.nonzero().flatten(), after)
+
+
+def as_bytes(rows: Tensor) -> Tensor:  # [n, ...] -> [n, bytes]
+    """The same memory: torch moves rows by index for some types only, but bytes it always does."""
+    return rows.view(len(rows), rows.shape[1:].numel()).view(torch.uint8)
+
+
+def word_of(*sizes: int) -> torch.dtype:
+    """The widest whole number that rows of these sizes in bytes are made of."""
+    return {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[gcd(8, *sizes)]
+
+
+def words_of(rows: Tensor, row_bytes: int, stride: int) -> Tensor:  # [n, ...] -> [n, words of a row]
+    """Rows as whole numbers of the widest kind that fits rows of `row_bytes` and of `stride` bytes; padding is left out."""
+    word = word_of(row_bytes, stride)
+    return as_bytes(rows).view(word)[:, : row_bytes // word.itemsize]
+
+
+def pieces(count: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Begins and ends of runs of rows that are moved at a time."""
+    step = max(1, _PIECE // max(row_bytes, 1))
+    return ((begin, min(begin + step, count)) for begin in range(0, count, step))
+
+
+def in_order(order: Tensor, rows: int) -> Tensor:
+    """All node ids: those of `order`, then the others.  # -> [rows]"""
+    ids = as_ids(order.cpu() if isinstance(order, Tensor) else order, "order").long()
+    check_ids(ids, rows)
+    named = torch.zeros(rows, dtype=torch.bool)
+    named[ids] = True
+    if int(named.sum()) != len(ids):
+        raise ValueError(f"order names {len(ids)} ids, but only {int(named.sum())} different ones: each may come once")
+    return torch.cat([ids, (~named).nonzero().flatten()])
+
+
+def sum_repeated(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Every id once, rising, with its rows added up in the order they came: the same bits every time.  # -> [m], [m, ...]"""
+    unique, inverse, counts = torch.unique(ids, return_inverse=True, return_counts=True)
+    order = torch.argsort(inverse, stable=True)
+    if len(unique) == len(ids):
+        return unique, rows[order]
+    if rows.is_complex():
+        both = sum_repeated(ids, torch.view_as_real(rows))
+        return both[0], torch.view_as_complex(both[1].contiguous())
+    if not rows.dtype.is_floating_point:  # whole numbers add up to the same in any order
+        return unique, rows.new_zeros((len(unique), *rows.shape[1:])).index_add_(0, inverse, rows)
+    return unique, aggregate(rows, torch.nn.functional.pad(counts.cumsum(0), (1, 0)), order)

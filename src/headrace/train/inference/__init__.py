@@ -1,0 +1,1 @@
+"""What a trained model says of all nodes: exact inference layer by layer, rankings, nearest rows, exports."""

@@ -1,0 +1,88 @@
+"""`LinkData`: the edges that link prediction learns from and is asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.graph import Dataset
+from headrace.sample import KnownEdges
+
+
+@dataclass(frozen=True)
+class LinkData:
+    """Edges as (head, relation, tail), in three splits; `labeled` where relations mean something."""
+
+    train: Tensor  # [e, 3]
+    valid: Tensor
+    test: Tensor
+    num_nodes: int
+    num_relations: int
+    labeled: bool
+
+    @classmethod
+    def of(cls, data: Dataset, *, held_out: float = 0.05, seed: int = 0) -> LinkData:
+        """The splits of a knowledge graph (`train`, `valid` and `test` among the dataset's `extra`), or a graph's own edges.
+
+        Of a graph, `held_out` of the edges are for validation and as many for testing. An edge and its reverse are in the same
+        split, or half of the answers would be in the training set. The split depends on the two nodes and the seed alone.
+        """
+        if "train" in data.extra and data.extra["train"].dim() == 2 and data.extra["train"].shape[1] >= 3:
+            none = data.extra["train"][:0]
+            train, valid, test = parts = [data.extra.get(name, none)[:, :3].contiguous() for name in ("train", "valid", "test")]
+            relations = int(data.info.get("num_relations", 0)) or 1 + max(int(p[:, 1].max()) for p in parts if len(p))  # type: ignore[call-overload]
+            made = cls(train, valid, test, data.num_nodes, relations, labeled=True)
+        else:
+            made = cls._of_graph(data, held_out, seed)
+        made._check()
+        return made
+
+    @classmethod
+    def _of_graph(cls, data: Dataset, held_out: float, seed: int) -> LinkData:
+        head, tail = data.graph.edge_index().unbind(0)
+        triples = torch.stack([head, torch.zeros_like(head), tail.to(head.dtype)], dim=1)
+        low, high = torch.minimum(head, tail).long(), torch.maximum(head, tail).long()
+        share = _mixed(_mixed(low + _mixed(torch.tensor(seed))) + high).double() / 2**63 / 2 + 0.5  # uniform in [0, 1)
+        train = (share >= held_out) & (share < 1 - held_out)
+        rest = share.argsort()  # held-out edges in a random order, so that the first of them stand for all
+        valid, test = rest[: int((share < held_out).sum())], rest[len(rest) - int((share >= 1 - held_out).sum()) :]
+        return cls(triples[train], triples[valid], triples[test], data.num_nodes, 1, labeled=False)
+
+    def _check(self) -> None:
+        if not len(self.train):
+            raise ValueError("there are no edges to learn from: the training split is empty")
+        for name in ("train", "valid", "test"):
+            part: Tensor = getattr(self, name)
+            if not len(part):
+                continue
+            columns = (self.num_nodes, "heads"), (self.num_relations, "relations"), (self.num_nodes, "tails")
+            for (count, what), low, high in zip(columns, part.amin(0).tolist(), part.amax(0).tolist(), strict=True):
+                if low < 0 or high >= count:
+                    raise ValueError(f"the {what} of split {name!r} are from {low} to {high}, but must be from 0 to {count - 1}")
+
+    def known(self, *splits: str, device: torch.device | str = "cpu") -> KnownEdges:
+        """The edges of some splits, to look up on `device`; of all three by default."""
+        parts = [getattr(self, name) for name in splits or ("train", "valid", "test")]
+        return KnownEdges(torch.cat(parts).to(device), num_nodes=self.num_nodes, num_relations=self.num_relations)
+
+    def degrees(self) -> Tensor:
+        """How many training edges end at each node.  # -> [nodes]"""
+        return torch.bincount(self.train[:, ::2].flatten().long(), minlength=self.num_nodes)
+
+
+def _mixed(value: Tensor) -> Tensor:
+    """SplitMix64: 64 bits in, 64 well-mixed ones out."""
+    value = value + _signed(0x9E3779B97F4A7C15)
+    value = (value ^ _shifted(value, 30)) * _signed(0xBF58476D1CE4E5B9)
+    value = (value ^ _shifted(value, 27)) * _signed(0x94D049BB133111EB)
+    return value ^ _shifted(value, 31)
+
+
+def _shifted(value: Tensor, bits: int) -> Tensor:
+    return (value >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts the sign in
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word

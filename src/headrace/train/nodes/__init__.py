@@ -1,0 +1,1 @@
+"""Node classification: a recipe for features in memory, on disk, or resident partition by partition."""

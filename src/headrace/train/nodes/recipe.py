@@ -1,0 +1,223 @@
+"""`NodeRecipe`: node classification, as the training loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from headrace.graph import Dataset
+from headrace.loader import Batch, NeighborLoader, WholeBatch
+from headrace.nn import GNN, Layer
+from headrace.pipeline import StageTimes, Trace
+from headrace.store import Store, Tiered, hot_order, rows_for
+from headrace.train.clock import Clock
+from headrace.train.inference.infer import infer, layers_of
+from headrace.train.loop import Score, Step
+from headrace.train.nodes.captured import CapturedStep
+from headrace.train.nodes.checks import check_weights
+from headrace.train.nodes.score import class_weights, count_right, node_loss, score
+from headrace.train.options import NodeOptions
+
+
+class NodeRecipe:
+    """Node classification, as the training loop sees it."""
+
+    def __init__(self, data: Dataset, model: nn.Module, options: NodeOptions, trace: Trace | None = None) -> None:
+        assert data.y is not None
+        self.device = torch.device(options.device)
+        self.data, self.model, self.options = data, model.to(self.device), options
+        self.labels: Tensor = data.y
+        self.train_nodes = data.splits["train"]
+        check_weights(data, model, sampled=not options.full_batch)
+        self.weight = None
+        if options.class_weights == "balanced":
+            self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
+        self.rows = self._placed_rows()
+        self.loader: NeighborLoader | None = None
+        self.whole: WholeBatch | None = None
+        if options.full_batch:
+            self.whole = WholeBatch(data, options.depth, uses=_uses(options), keep_sum=options.keep_sum).to(self.device)
+            if isinstance(model, GNN) and self.whole.x is not None:
+                self.whole.first_sum.decide(cast(Layer, model.layers[0]), self.whole.x, self.whole.data.graph)
+            self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
+        else:
+            self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
+        self.captured: CapturedStep | None = None
+        if options.capture:
+            if _normalizes_batches(model):
+                raise ValueError("capture pads batches, and this model normalizes over them: train it without capture")
+            self.captured = CapturedStep(self.model, self._loss_of)
+        self.exact = options.validate != "sampled" and layers_of(model) is not None
+        if options.validate == "exact" and not self.exact and self.whole is None:
+            raise ValueError(
+                f"validate exact needs a model with layers, and {type(model).__name__} has none: choose auto or sampled"
+            )
+
+    @property
+    def num_batches(self) -> int:
+        return 1 if self.loader is None else len(self.loader)
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
+        """Sampled batches; or one None, for the whole graph."""
+        if self.loader is None:
+            return iter([None][first:])
+        self.loader.resume(epoch, first)
+        return iter(self.loader)
+
+    def loss(self, batch: Batch | None, clock: Clock) -> Step:
+        return self._whole_loss(clock) if batch is None else self._batch_loss(batch, clock)
+
+    def _whole_loss(self, clock: Clock) -> Step:
+        with clock("forward"), self._precision():
+            rows = self.model(self.whole).index_select(0, self.seeds)
+            loss = node_loss(rows, self.seed_labels, self.weight)
+        return Step(loss, len(rows), count_right(rows.detach(), self.seed_labels))
+
+    def _batch_loss(self, batch: Batch, clock: Clock) -> Step:
+        there = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
+        in_place = there.table is not None and getattr(self.model, "reads_table", False)
+        if not in_place:
+            with clock("gather", batch.index):
+                there.x  # noqa: B018 - gathers the rows
+        with clock("forward", batch.index):
+            replayed = None if self.captured is None else self.captured(there)
+            loss, right = replayed or self._loss_of(there)
+        sample = batch.sample
+        read = sample.num_edges + batch.blocks[-1].num_dst if in_place else sample.nodes.numel()
+        return Step(
+            loss,
+            batch.batch_size,
+            right,
+            sample.num_sampled_nodes,
+            sample.num_sampled_edges,
+            read * self.data.num_features * self.data.x.element_size(),  # type: ignore[union-attr]
+            ready=replayed is not None,
+        )
+
+    def _loss_of(self, batch: Any) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            rows = self.model(batch)
+            return node_loss(rows, batch.y, self.weight), count_right(rows.detach(), batch.y)
+
+    def validate(self, progress: Callable[[int, int], None]) -> Score | None:
+        if self.options.validate == "none" or "val" not in self.data.splits:
+            return None
+        return self._scores(("val",), progress)["val"]
+
+    def test(self, progress: Callable[[int, int], None]) -> dict[str, float | None]:
+        names = [name for name in ("train", "val", "test") if name in self.data.splits]
+        scores = self._scores(tuple(names), progress)
+        return {f"{name}_accuracy": scores[name].accuracy if name in scores else None for name in ("train", "val", "test")}
+
+    def stages(self) -> list[StageTimes]:
+        return [] if self.loader is None else self.loader.stage_times
+
+    def facts(self) -> dict[str, Any]:
+        memory: dict[str, int] = {"data": self.data.nbytes}
+        facts: dict[str, Any] = {"memory": memory, "cache": None}
+        if self.device.type == "cuda":
+            memory["gpu"], memory["gpu_peak"] = (
+                measure(self.device) for measure in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated)
+            )
+        if self.whole is not None:
+            memory["first_sum"], facts["first_sum"] = self.whole.first_sum.nbytes, self.whole.first_sum.reason
+        if self.loader is not None:
+            use = self.loader.memory()
+            memory["buffers"], memory["buffers_peak"] = use.in_use + use.idle, use.peak
+            facts["cache"] = {"hits": use.hits, "misses": use.misses}
+        if isinstance(self.rows, Tiered):
+            facts["tiers"] = [asdict(tier) for tier in self.rows.use().tiers]  # since the run began
+        return facts
+
+    def _scores(self, names: tuple[str, ...], progress: Callable[[int, int], None]) -> dict[str, Score]:
+        nodes = {name: self.data.splits[name] for name in names}
+        together = torch.cat(list(nodes.values()))
+        with self._precision():
+            rows = self._predict(together, progress)
+        found: dict[str, Score] = {}
+        begin = 0
+        for name, ids in nodes.items():
+            found[name] = score(rows[begin : begin + len(ids)].float(), self.labels[ids])
+            begin += len(ids)
+        return found
+
+    def _predict(self, nodes: Tensor, progress: Callable[[int, int], None]) -> Tensor:
+        """The model's rows of some nodes, as in evaluation."""
+        if self.exact and self.whole is None:
+            return infer(self.model, self.data, nodes, progress=progress)
+        self.model.eval()
+        with torch.no_grad():
+            if self.whole is not None:
+                rows: Tensor = self.model(self.whole)
+                return rows[nodes.to(self.device)].cpu()
+            loader = self._loader(nodes, shuffle=False)
+            parts = []
+            for batch in self._each(loader):
+                parts.append(self.model(batch.to(self.device)).cpu())
+                progress(min((batch.index + 1) * self.options.batch_size, len(nodes)), len(nodes))
+            return torch.cat(parts)
+
+    def _each(self, loader: NeighborLoader) -> Iterator[Batch]:
+        return iter(loader)
+
+    def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
+        return self._loader_over(self.data, nodes, shuffle=shuffle, trace=trace)
+
+    def _loader_over(
+        self, data: Dataset, nodes: Tensor, *, shuffle: bool, trace: Trace | None, on_cpu: bool = False
+    ) -> NeighborLoader:
+        options = self.options
+        # A batch of one node has no variance to normalize by: of a training epoch it is left out.
+        lone = shuffle and len(nodes) > 1 and len(nodes) % options.batch_size == 1 and _normalizes_batches(self.model)
+        return NeighborLoader(
+            data,
+            options.fanouts,
+            nodes,
+            batch_size=options.batch_size,
+            shuffle=shuffle,
+            drop_last=lone,
+            seed=options.seed,
+            threads=options.threads,
+            staleness=options.staleness,
+            device="cpu" if on_cpu else self.device,
+            mode="cpu" if on_cpu else options.mode,
+            rows=self.rows,
+            trace=trace,
+        )
+
+    def _placed_rows(self) -> Store | None:
+        """Features where the GPU reads them, if there is one and it samples."""
+        assert self.data.x is not None
+        options = self.options
+        if self.device.type == "cpu" or options.full_batch:
+            return None
+        order = partial(
+            hot_order,
+            self.data.graph,
+            by=options.hot,
+            seeds=self.train_nodes,
+            fanouts=options.fanouts,
+            batch_size=options.batch_size,
+        )
+        return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        cached = self.captured is None  # weights that were cast once must be cast again at every replay
+        enabled = self.options.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=cached)
+
+
+def _uses(options: NodeOptions) -> int:
+    """How many times a run computes the whole graph: for every step, every validation, and the test."""
+    validations = 0 if options.validate == "none" else -(-options.epochs // options.validate_every)
+    return options.epochs + validations + 1
+
+
+def _normalizes_batches(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())

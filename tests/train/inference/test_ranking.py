@@ -1,0 +1,148 @@
+"""Ranks against counting by hand, ties included."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace import _native
+from headrace.sample import KnownEdges
+from headrace.store import TrainedArray
+from headrace.train.inference import ranking
+from headrace.train.inference.ranking import rank
+
+
+def brute_ranks(decoder, table, triples, known):
+    """Ranks of tails, then of heads, one candidate after the other."""
+    decoder = copy.deepcopy(decoder).requires_grad_(False)
+    true, ranks = {tuple(t) for t in known}, []
+    for side in ("tail", "head"):
+        for h, r, t in triples:
+            target = t if side == "tail" else h
+            relation = torch.tensor([r])
+            own = table[h if side == "tail" else t][None]
+            query = decoder.query(own, relation, side=side)
+            scores = [round(float(decoder.compare(query, row[None])), 4) for row in table]
+            others = [n for n in range(len(table)) if n != target and ((h, r, n) if side == "tail" else (n, r, t)) not in true]
+            above = sum(scores[n] > scores[target] for n in others)
+            level = sum(scores[n] == scores[target] for n in others)
+            ranks.append(1 + above + level / 2)
+    return torch.tensor(ranks, dtype=torch.float64)
+
+
+class Streamed:
+    """Rows of which none can be gathered, as of a table on disk."""
+
+    def __init__(self, table, step):
+        self.table, self.step = table, step
+        self.num_rows, self.width, self.nbytes = *table.shape, table.nbytes
+
+    def gather(self, ids):
+        raise IndexError("not resident")
+
+    def add_(self, ids, delta_rows, delta_state):
+        raise NotImplementedError
+
+    def scan(self, *, rows):  # of which a piece never has more
+        for begin in range(0, len(self.table), self.step):
+            yield begin, self.table[begin : begin + self.step]
+
+
+def small(seed=0, nodes=9, dim=4):
+    """Rows of small whole numbers: many scores are equal."""
+    torch.manual_seed(seed)
+    table = torch.randint(-1, 2, (nodes, dim)).float()
+    triples = torch.stack([torch.randint(nodes, (12,)), torch.randint(2, (12,)), torch.randint(nodes, (12,))], 1)
+    return table, triples
+
+
+@pytest.mark.parametrize("kind", [hr.nn.DistMult, hr.nn.ComplEx, hr.nn.TransE, hr.nn.RotatE])
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_full_ranks_are_counted(kind, reciprocal, monkeypatch):
+    table, triples = small()
+    torch.manual_seed(2)
+    decoder = kind(4, 2, reciprocal=reciprocal)
+    with torch.no_grad():
+        decoder.relation.copy_(torch.randint(-1, 2, decoder.relation.shape).float())
+    known = KnownEdges(triples, num_nodes=9, num_relations=2)
+    rows = TrainedArray(table, torch.zeros(9, 1))
+    filtered = ranking.RankMetrics.of(brute_ranks(decoder, table, triples[:7].tolist(), triples.tolist()))
+    raw = ranking.RankMetrics.of(brute_ranks(decoder, table, triples[:7].tolist(), []))
+    found = rank(decoder, rows, triples[:7].int(), known=known)
+    assert (found.kind, found.candidates, found.edges) == ("full", 9, 7)
+    assert found.filtered == filtered
+    assert found.raw == raw
+    assert found.best.mrr >= found.raw.mrr
+    monkeypatch.setattr(ranking, "_BLOCK", 3)
+    for store in (rows, Streamed(table, 2), Streamed(table, 4)):
+        assert rank(decoder, store, triples[:7], known=known, memory=200) == found
+
+
+def test_equal_scores_gain_nothing():
+    rows = TrainedArray(torch.zeros(11, 4), torch.zeros(11, 1))
+    found = rank(hr.nn.DistMult(4), rows, torch.tensor([[0, 0, 1]]))
+    assert found.raw.mean_rank == 6.0
+    assert found.filtered is None
+    assert found.best is found.raw
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 12))
+def test_sampling_every_node_many_times_agrees_with_full(seed, count):
+    table, triples = small(seed)
+    known = KnownEdges(triples, num_nodes=9, num_relations=2)
+    rows, decoder = TrainedArray(table, torch.zeros(9, 1)), hr.nn.Dot(4, 2)
+    full = rank(decoder, rows, triples[:count], known=known)
+    sampled = rank(decoder, rows, triples[:count], known=known, sampled=60, seed=seed)
+    assert sampled.kind == "sampled"
+    assert sampled.candidates == 60
+    # a candidate that is above in full ranking is drawn 60 / 9 times on average
+    assert abs((sampled.raw.mean_rank - 1) / 60 - (full.raw.mean_rank - 1) / 9) < 0.12
+    assert abs((sampled.filtered.mean_rank - 1) / 60 - (full.filtered.mean_rank - 1) / 9) < 0.12
+    streamed = rank(decoder, Streamed(table, 4), triples[:count], known=known, sampled=60, seed=seed, memory=500)
+    assert streamed == sampled
+
+
+def test_results_say_what_they_are():
+    table, triples = small()
+    rows, known = TrainedArray(table, torch.zeros(9, 1)), KnownEdges(triples, num_nodes=9, num_relations=2)
+    plain = rank(hr.nn.Dot(4, 2), rows, triples, known=known, sampled=5).plain()
+    assert plain["ranking"] == "sampled"
+    assert plain["measure"] == "filtered"
+    assert plain["sampled_filtered"]["mrr"] == plain["mrr"]
+    assert set(plain["sampled_raw"]) == {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "candidates"}
+
+
+def test_no_edges_and_wrong_ones():
+    rows = TrainedArray(torch.zeros(3, 4), torch.zeros(3, 1))
+    assert rank(hr.nn.Dot(4), rows, torch.zeros(0, 3, dtype=torch.int64)).raw.mrr == 0.0
+    with pytest.raises(IndexError, match="0 to 2"):
+        rank(hr.nn.Dot(4), rows, torch.tensor([[0, 0, 3]]))
+    with pytest.raises(ValueError, match="at least 1"):
+        rank(hr.nn.Dot(4), rows, torch.tensor([[0, 0, 1]]), sampled=0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 5), st.sampled_from([0, 1, 7, 33, 20_000]), st.integers(1, 3), st.integers(0, 99))
+def test_scores_are_counted_as_torch_counts_them(rows, width, threads, seed):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(-3, 4, (rows, width), generator=generator).float()
+    scores[torch.rand(rows, width, generator=generator) < 0.05] = torch.nan
+    low, high = (
+        torch.randint(-3, 1, (rows,), generator=generator).float(),
+        torch.randint(0, 3, (rows,), generator=generator).float(),
+    )
+    above, level = torch.ones(rows, dtype=torch.int64), torch.full((rows,), 2)
+    _native.count_scores(scores.numpy(), low.numpy(), high.numpy(), above.numpy(), level.numpy(), threads=threads)
+    more = (scores > high[:, None]).sum(1)
+    assert torch.equal(above, 1 + more)
+    assert torch.equal(level, 2 + (scores >= low[:, None]).sum(1) - more)
+
+
+def test_counts_of_another_size_are_refused():
+    scores, ends = torch.zeros(3, 4).numpy(), torch.zeros(3).numpy()
+    with pytest.raises(ValueError, match="as many rows"):
+        _native.count_scores(scores, ends, ends[:2], *torch.zeros(2, 3, dtype=torch.int64).numpy(), threads=1)
