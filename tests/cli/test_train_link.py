@@ -22,7 +22,7 @@ def train(*arguments):
 
 def test_json_is_one_object_that_names_its_measures(tmp_path):
     result = train(
-        DATASET, *QUICK, "--ranking", "both", "--candidates", "30", "--eval-every", "1", "--out", tmp_path / "run", "--json"
+        DATASET, *QUICK, "--ranking", "both", "--candidates", "30", "--validate-every", "1", "--out", tmp_path / "run", "--json"
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -82,7 +82,7 @@ def test_the_live_view_shows_a_run(tmp_path):
     console = Console(file=open(tmp_path / "view", "w"), force_terminal=True, width=120)  # noqa: SIM115
     view = LiveView(console)
     data = hr.generate.community(nodes=100, edges=900, classes=2, features=2)
-    hr.train.link(data, LinkOptions(dim=4, epochs=2, batch_size=50, negatives=5, eval_every=1, threads=1), watcher=view)
+    hr.train.link(data, LinkOptions(dim=4, epochs=2, batch_size=50, negatives=5, validate_every=1, threads=1), watcher=view)
     with console.capture() as captured:
         console.print(view._view())
     view.close()

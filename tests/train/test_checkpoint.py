@@ -100,7 +100,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damage):
 
 def test_a_checkpoint_of_another_format_says_so(tmp_path):
     torch.save({"format": 7, "model": {}}, tmp_path / "last.pt")
-    with pytest.raises(CheckpointError, match="has format 7; this version of Headrace reads format 1"):
+    with pytest.raises(CheckpointError, match="has format 7; this version of Headrace reads format 2"):
         load_checkpoint(tmp_path / "last.pt")
 
 
@@ -114,10 +114,10 @@ def test_a_checkpoint_from_elsewhere_cannot_run_code(tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "harm"),)
 
-    torch.save({"format": 1, "model": Harm()}, tmp_path / "last.pt")
+    torch.save({"format": 2, "model": Harm()}, tmp_path / "last.pt")
     with pytest.raises(CheckpointError):
         load_checkpoint(tmp_path / "last.pt")
-    (tmp_path / "last.pt").write_bytes(pickle.dumps({"format": 1, "model": Harm()}))
+    (tmp_path / "last.pt").write_bytes(pickle.dumps({"format": 2, "model": Harm()}))
     with pytest.raises(CheckpointError):
         load_checkpoint(tmp_path / "last.pt")
     assert not (tmp_path / "harm").exists()

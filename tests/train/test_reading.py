@@ -73,7 +73,7 @@ class Steps(Watcher):
         self.seen, self.waiting = [], []
 
     def step(self, event, clock):
-        self.seen.append((event.epoch, event.batch, event.step, event.loss, event.accuracy, event.nodes, event.edges, event.bytes))
+        self.seen.append((event.epoch, event.batch, event.step, event.loss, tuple(event.measures.items()), event.nodes, event.edges, event.bytes))
         self.waiting.append(Late.waiting)
 
 

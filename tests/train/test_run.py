@@ -13,7 +13,7 @@ HEADER = {"task": "node", "dataset": {"nodes": 3}, "options": {"lr": 0.1, "fanou
 def test_a_new_run_holds_its_header(tmp_path):
     run = Run.create(tmp_path / "deep" / "run", HEADER)
     assert HEADER.items() <= run.header.items()
-    assert (run.header["format"], run.header["name"]) == (1, "run")
+    assert (run.header["format"], run.header["name"]) == (2, "run")
     assert Run(tmp_path / "deep" / "run").header == run.header
     assert run.result() is None
     assert run.metrics() == []
@@ -59,7 +59,7 @@ def test_something_else_is_no_run(tmp_path):
         ("{", "is damaged"),
         ("[]", "is damaged"),
         ('{"task": "node"}', "is damaged: 'format'"),
-        ('{"format": 2}', "has format 2; this version of Headrace reads format 1"),
+        ('{"format": 1}', "has format 1; this version of Headrace reads format 2"),
         (b"\xff\xfe", "is damaged"),
     ],
 )

@@ -72,7 +72,7 @@ def _place_rows(setting: Setting, data: Dataset, place: str, options: NodeOption
         trainer.epoch()
         torch.cuda.synchronize()
         seconds.append(perf_counter() - begin)
-    steps = trainer.recipe.num_batches
+    steps = trainer.recipe.num_batches(0)
     dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
     flop = step_flop(data, seen.nodes)
     floor = steps * flop / _product_rate(dtype, device)

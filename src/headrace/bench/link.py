@@ -102,7 +102,7 @@ def _ours(data: Dataset, threads: int, batch: int, mrr: dict[str, float]) -> flo
         chunks=CHUNKS,
         degree_fraction=0.5,
         epochs=EPOCHS,
-        eval_edges=1,
+        val_edges=1,
         test_edges=1 if "ours" in mrr else 0,
         threads=threads,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from headrace._sizes import format_size
-from headrace.train import StepEvent, Watcher
+from headrace.train import Measure, StepEvent, Watcher
 
 _EVERY_SECONDS = 10.0
 
@@ -18,10 +18,12 @@ class Lines(Watcher):
 
     def __init__(self) -> None:
         self.batches = self.epochs = 0
+        self.measures: dict[str, Measure] = {}
         self.said = 0.0
 
     def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
         self.batches, self.epochs = batches, epochs
+        self.measures = {m["name"]: Measure(**m) for m in header.get("measures", ())}
         data = header["dataset"]
         place = f", going on at epoch {epoch + 1}, batch {batch + 1}" if epoch or batch else ""
         name = header["options"].get("model") or header["options"].get("decoder", header["task"])
@@ -33,8 +35,8 @@ class Lines(Watcher):
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         if time.monotonic() - self.said > _EVERY_SECONDS:
-            accuracy = "" if event.accuracy is None else f" accuracy {event.accuracy:.4f}"
-            self._say(f"epoch {event.epoch + 1}/{self.epochs} batch {event.batch}/{self.batches} loss {event.loss:.4f}{accuracy}")
+            scores = "".join(f" {name} {self._shown(name, value)}" for name, value in event.measures.items())
+            self._say(f"epoch {event.epoch + 1}/{self.epochs} batch {event.batch}/{self.batches} loss {event.loss:.4f}{scores}")
 
     def validating(self, done: int, total: int) -> None:
         if time.monotonic() - self.said > _EVERY_SECONDS:
@@ -43,10 +45,7 @@ class Lines(Watcher):
     def epoch(self, facts: dict[str, Any]) -> None:
         if facts["epoch_seconds"] < 1 and time.monotonic() - self.said < 1 and facts["epoch"] + 1 < self.epochs:
             return  # hundreds of short epochs are not worth a line each
-        val = facts["val_mrr"] if "val_mrr" in facts else facts["val_accuracy"]
-        scores = f" train {facts['train_accuracy']:.4f}" if "train_accuracy" in facts else ""
-        if val is not None:
-            scores += f" val {'mrr ' if 'val_mrr' in facts else ''}{val:.4f}"
+        scores = "".join(self._scores(facts, split) for split in ("train", "val"))
         disk = facts.get("disk") or {}
         read = f", {format_size(disk['bytes_read'])} of features read" if "hit_rate" in disk else ""
         seconds = f"{facts['epoch_seconds']:.2f} s"
@@ -56,11 +55,18 @@ class Lines(Watcher):
         self._say(text)
 
     def end(self, facts: dict[str, Any]) -> None:
-        test = "" if facts.get("test_accuracy") is None else f", test accuracy {facts['test_accuracy']:.4f}"
-        if facts.get("test"):
-            ranked = facts["test"]
-            test = f", test mrr {ranked['mrr']:.4f} ({ranked['ranking']}, {ranked['measure']})"
-        self._say(f"{facts['reason']} after {facts['seconds']:.1f} s{test} (best epoch {facts['best_epoch'] + 1})")
+        test = self._scores(facts, "test")
+        self._say(
+            f"{facts['reason']} after {facts['seconds']:.1f} s{',' * bool(test)}{test} (best epoch {facts['best_epoch'] + 1})"
+        )
+
+    def _scores(self, facts: dict[str, Any], split: str) -> str:
+        """The measures of a split, the deciding one first; the rest of a validation is in the log."""
+        values = ((name, facts.get(f"{split}_{name}")) for name in list(self.measures)[:1])
+        return "".join(f" {split} {name} {self._shown(name, value)}" for name, value in values if value is not None)
+
+    def _shown(self, name: str, value: float) -> str:
+        return self.measures[name].shown(value) if name in self.measures else f"{value:.4f}"
 
     def _say(self, text: str) -> None:
         self.said = time.monotonic()

@@ -13,11 +13,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from headrace.train import StepEvent, Watcher
+from headrace.train import Measure, StepEvent, Watcher
 from headrace.train.clock import process_memory
 
 _BARS = "▁▂▃▄▅▆▇█"
-_PARTS = {"wait": "yellow", "gather": "cyan", "forward": "green", "backward": "blue", "step": "magenta", "validate": "white"}
+_PARTS = {
+    "wait": "yellow",
+    "gather": "cyan",
+    "load": "cyan",
+    "forward": "green",
+    "compute": "green",
+    "backward": "blue",
+    "exchange": "red",
+    "step": "magenta",
+    "validate": "white",
+}
 
 
 class LiveView(Watcher):
@@ -41,7 +51,8 @@ class LiveView(Watcher):
         self.recent: deque[tuple[float, StepEvent]] = deque(maxlen=200)
         self.clock: dict[str, float] = {}
         self.flow: list[dict[str, Any]] = []
-        self.best: float | None = None
+        self.measures: list[Measure] = []
+        self.possible: dict[str, float] = {}  # the best that a measure can be, where the dataset knows
 
     def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
         data, options = header["dataset"], header["options"]
@@ -50,7 +61,8 @@ class LiveView(Watcher):
             f"{data['spec'] or data['name'] or 'dataset'}: {data['nodes']:,} nodes, {data['edges']:,} edges · "
             f"seed {options['seed']}"
         )
-        self.best = data["best_accuracy"]
+        self.measures = [Measure(**m) for m in header.get("measures", ())]
+        self.possible = data.get("best_possible") or {}
         self.epochs.clear()
         self.losses.clear()
         self.recent.clear()
@@ -99,19 +111,9 @@ class LiveView(Watcher):
         if self.losses:
             table.add_row("loss", f"{self.losses[-1]:.4f}  {sparkline(list(self.losses))}")
         recent = list(self.recent)  # a copy: the training thread goes on while this one draws
-        ranked = [e["val_mrr"] for e in self.epochs if e.get("val_mrr") is not None]
-        if ranked:
-            table.add_row("mrr", f"val {ranked[-1]:.4f} (best {max(ranked):.4f})")
-        if recent and recent[-1][1].accuracy is not None:
-            seeds = sum(e.seeds for _, e in recent)
-            accuracy = sum((e.accuracy or 0.0) * e.seeds for _, e in recent) / max(seeds, 1)
-            line = f"train {100 * accuracy:.2f} %"
-            validated = [e["val_accuracy"] for e in self.epochs if e["val_accuracy"] is not None]
-            if validated:
-                line += f"   val {100 * validated[-1]:.2f} % (best {100 * max(validated):.2f} %)"
-            if self.best is not None:
-                line += f"   best possible {100 * self.best:.2f} %"
-            table.add_row("accuracy", line)
+        for measure in self.measures:
+            if line := self._measured(measure, [event for _, event in recent]):
+                table.add_row(measure.name, line)
         table.add_row("speed", _speed(recent))
         memory = process_memory()
         line = f"{memory['resident'] / 2**30:.2f} GiB resident, {memory['peak'] / 2**30:.2f} GiB at most"
@@ -120,6 +122,20 @@ class LiveView(Watcher):
             line += f"; data {held['data'] / 2**30:.2f}, batch buffers {held['buffers'] / 2**30:.2f}"
         table.add_row("memory", line)
         return table
+
+    def _measured(self, measure: Measure, recent: list[StepEvent]) -> str:
+        """A measure in training lately, in the last validation and in the best."""
+        words, name = [], measure.name
+        seeds = [(event.measures[name] * event.seeds, event.seeds) for event in recent if name in event.measures]
+        if seeds:
+            words.append(f"train {measure.shown(sum(v for v, _ in seeds) / max(sum(n for _, n in seeds), 1))}")
+        values = [e[f"val_{name}"] for e in self.epochs if e.get(f"val_{name}") is not None]
+        if values:
+            best = max(values) if measure.better == "higher" else min(values)
+            words.append(f"val {measure.shown(values[-1])} (best {measure.shown(best)})")
+        if name in self.possible and words:
+            words.append(f"best possible {measure.shown(self.possible[name])}")
+        return "   ".join(words)
 
     def _waits(self) -> Table:
         table = Table.grid(padding=(0, 2))

@@ -1,33 +1,47 @@
-"""Training: recipes, evaluation, checkpoints, run logs and reports."""
+"""Training: one loop for every task, the tasks, exact inference, run directories and reports."""
 
 from headrace.train.checkpoint import CheckpointError
+from headrace.train.clock import Clock
+from headrace.train.fit import Setup, fit
 from headrace.train.inference.export import Exported, export
 from headrace.train.inference.infer import infer
 from headrace.train.inference.neighbors import Neighbor, Neighbors, neighbors
 from headrace.train.inference.ranking import Ranking, RankMetrics, rank
 from headrace.train.links.link import LinkResult, link
 from headrace.train.links.options import LinkOptions
+from headrace.train.loop import Trainer
+from headrace.train.measure import Measure
 from headrace.train.nodes.node import NodeResult, node
-from headrace.train.options import NodeOptions, RunOptions
+from headrace.train.nodes.options import NodeOptions
+from headrace.train.options import LoopOptions, RunOptions
+from headrace.train.recipe import Recipe, Step
 from headrace.train.run import Run
 from headrace.train.watch import StepEvent, Watcher
 
 __all__ = [
     "CheckpointError",
+    "Clock",
     "Exported",
     "LinkOptions",
     "LinkResult",
+    "LoopOptions",
+    "Measure",
     "Neighbor",
     "Neighbors",
     "NodeOptions",
     "NodeResult",
     "RankMetrics",
     "Ranking",
+    "Recipe",
     "Run",
     "RunOptions",
+    "Setup",
+    "Step",
     "StepEvent",
+    "Trainer",
     "Watcher",
     "export",
+    "fit",
     "infer",
     "link",
     "neighbors",

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import torch
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(RuntimeError):

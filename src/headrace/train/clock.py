@@ -28,6 +28,11 @@ class Clock:
             if self.trace is not None:
                 self.trace.add(name, item, begin, end)
 
+    def move(self, seconds: float, *, of: str, to: str) -> None:
+        """Seconds that were counted under one name belong under another."""
+        self.seconds[of] = max(self.seconds.get(of, 0.0) - seconds, 0.0)
+        self.seconds[to] = self.seconds.get(to, 0.0) + seconds
+
     def take(self) -> dict[str, float]:
         """The seconds so far; begins again."""
         taken, self.seconds = self.seconds, {}

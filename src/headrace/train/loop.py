@@ -1,93 +1,43 @@
-"""`Trainer`: the loop that every recipe runs in. Steps, validation, checkpoints, early stopping, the log; nothing of a task."""
+"""`Trainer`: the loop that every recipe runs in. Steps, ranks, validation, checkpoints, early stopping, log; nothing of a task."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headrace.pipeline import StageTimes, Trace
+from headrace.pipeline import Trace
+from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import kept_memory
+from headrace.train.accumulate import Accumulator
 from headrace.train.clock import Clock, process_memory
 from headrace.train.interrupt import Interrupt, interruptible
-from headrace.train.optimize import learning_rate, make_optimizer
-from headrace.train.options import RunOptions
-from headrace.train.random import random_state, set_random_state
+from headrace.train.measure import is_better, split_scores
+from headrace.train.optimize import learning_rate
+from headrace.train.options import LoopOptions
 from headrace.train.reading import Reading
+from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.run import Run
 from headrace.train.watch import StepEvent, Watcher
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a recipe says of one batch: its loss, and what it took."""
-
-    loss: Tensor
-    seeds: int
-    right: Tensor | float  # predictions that are correct, of `seeds`
-    nodes: tuple[int, ...] = ()  # seeds, then what each hop added
-    edges: tuple[int, ...] = ()  # that each hop drew
-    bytes: int = 0  # of features read
-    ready: bool = False  # whether the gradients are there already
-
-
-@dataclass(frozen=True)
-class Score:
-    """A validation: more accurate is better, and of equals the one with the smaller loss."""
-
-    accuracy: float
-    loss: float
-
-    def better_than(self, other: Score | None) -> bool:
-        return other is None or (self.accuracy, -self.loss) > (other.accuracy, -other.loss)
-
-
-class Recipe(Protocol):
-    """A task: what a batch is, what its loss is, how good the model is."""
-
-    model: nn.Module
-
-    @property
-    def num_batches(self) -> int: ...
-
-    def batches(self, epoch: int, first: int) -> Iterator[Any]:
-        """The batches of an epoch from batch `first` on. They depend on the seed, the epoch and their index alone."""
-        ...
-
-    def loss(self, batch: Any, clock: Clock) -> Step: ...
-
-    def validate(self, progress: Any) -> Score | None: ...
-
-    def test(self, progress: Any) -> dict[str, float | None]:
-        """Accuracies that the run ends with, of the best weights."""
-        ...
-
-    def stages(self) -> list[StageTimes]:
-        """What the pipeline's stages spent their time on, in this epoch so far."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Of the epoch that just ended, for the log: memory, cache."""
-        ...
-
-
 @dataclass
 class State:
-    """Where a run stands. With the weights, the optimizer and the random state it is all that the rest of the run depends on."""
+    """Where a run stands. With the weights, the optimizer and the recipe's state it is all that the rest of the run depends on."""
 
     epoch: int = 0
     batch: int = 0  # batches of the epoch that are done
-    step: int = 0
+    step: int = 0  # batches of all epochs that are done
     seconds: float = 0.0
-    best: dict[str, float] | None = None
+    best: dict[str, float] | None = None  # values of the measures
+    last: dict[str, float] | None = None
     best_epoch: int = -1
     stale: int = 0  # validations since the best
     stopped: bool = False  # by patience
@@ -96,6 +46,7 @@ class State:
 
 _END = object()  # no batch is this
 _TELL_SECONDS = 0.25  # from one look at the stages to the next
+_STOP, _SAVE = 1, 2  # what a rank may ask for after a step
 
 
 class _StopError(Exception):
@@ -103,13 +54,33 @@ class _StopError(Exception):
 
 
 class Trainer:
-    """Runs a recipe to its end, from the beginning or from a checkpoint: the same bits in either case."""
+    """Runs a recipe to its end, from the beginning or from a checkpoint: the same bits in either case.
 
-    def __init__(self, recipe: Recipe, options: RunOptions, run: Run | None, watcher: Watcher, trace: Trace | None = None) -> None:
+    ranks: processes that train together. `run` and `watcher` are rank 0's. Whatever a clock, a signal or a validation decides is
+        decided once and known to all ranks at the same step.
+    accumulate: batches per step, over all ranks.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        options: LoopOptions,
+        run: Run | None,
+        watcher: Watcher,
+        trace: Trace | None = None,
+        *,
+        ranks: Ranks | None = None,
+        exchange: Exchange | None = None,
+        accumulate: int = 1,
+    ) -> None:
         self.recipe, self.options, self.run, self.watcher, self.trace = recipe, options, run, watcher, trace
-        self.optimizer = make_optimizer(recipe.model, options)
+        self.ranks = ranks or Alone()
+        self.accumulate = accumulate
+        recipe.update = recipe.make_update(options)
+        several = accumulate > 1 or self.ranks.size > 1
+        self._accumulator = Accumulator(recipe, self.ranks, exchange) if several else None
         self.state = State()
-        self.best_weights: dict[str, Tensor] | None = None
+        self.best_state: dict[str, Any] | None = None
         self.clock = Clock(trace)
         self.ended: dict[str, Any] | None = None
         self._unread: Callable[[], None] | None = None  # a step whose numbers are still on their way
@@ -120,12 +91,12 @@ class Trainer:
         if self.ended is not None:
             return self.ended
         self._begin = self._saved = perf_counter()
-        state = self.state
-        where = {"epochs": self.options.epochs, "batches": self.recipe.num_batches, "epoch": state.epoch, "batch": state.batch}
-        self.watcher.begin(header, **where)
+        state, epochs = self.state, self.options.epochs
+        batches = self.recipe.num_batches(min(state.epoch, epochs - 1))
+        self.watcher.begin(header, epochs=epochs, batches=batches, epoch=state.epoch, batch=state.batch)
         with interruptible() as interrupt, kept_memory():
             try:
-                while state.epoch < self.options.epochs and not state.stopped:
+                while state.epoch < epochs and not state.stopped:
                     self._epoch(interrupt)
                 end = self._finish(interrupt)
                 if interrupt.asked:  # after the last look: the run is done, but what follows it is not wanted
@@ -148,69 +119,103 @@ class Trainer:
         except OSError as error:
             self.watcher.note(f"the timeline could not be written: {error.strerror or error}")
 
-    def epoch(self) -> None:
-        """Train one epoch, or what is left of it. `fit` does so to the end; a benchmark wants one at a time."""
-        with kept_memory():
-            self._epoch(Interrupt())
+    def epoch(self, interrupt: Interrupt | None = None) -> None:
+        """Train one epoch, or what is left of it; or to where it may stop, if asked to. For benchmarks: `fit` trains to the end."""
+        with kept_memory(), suppress(_StopError):
+            self._epoch(interrupt or Interrupt())
 
     def _epoch(self, interrupt: Interrupt) -> None:
-        state, options = self.state, self.options
+        state = self.state
         if not state.sums:
-            state.sums = {"loss": 0.0, "right": 0.0, "seeds": 0, "nodes": [], "edges": [], "bytes": 0, "seconds": 0.0, "time": {}}
-        begin = perf_counter()
+            state.sums = {"loss": 0.0, "measures": {}, "seeds": 0, "nodes": [], "edges": [], "bytes": 0, "seconds": 0.0, "time": {}}
         self.clock.seconds = dict(state.sums["time"])
+        count = self.recipe.num_batches(state.epoch)
+        while state.batch < count:  # more than once where batches in flight had to land
+            self._batches(count, interrupt)
+        self._end_epoch(interrupt)
+
+    def _batches(self, count: int, interrupt: Interrupt) -> None:
+        """Steps to the end of the epoch; or to a save or a stop, if batches in flight must land for it."""
+        state, asked, begin = self.state, 0, perf_counter()
         batches = self.recipe.batches(state.epoch, state.batch)
         try:
-            while True:
-                with self.clock("wait", state.batch):
-                    batch = next(batches, _END)
-                if batch is _END:
-                    break
-                self._step(batch)
-                del batch  # its buffers serve the next one
+            while state.batch < count:
+                ask = self._ask(interrupt)
+                if self._accumulator is None:
+                    with self.clock("wait", state.batch):
+                        batch = next(batches, _END)
+                    if batch is _END:  # all that was in flight has landed
+                        break
+                    self._step(batch)
+                    del batch  # its buffers serve the next one
+                    asked |= self._ask(interrupt)
+                else:
+                    asked |= self._wide_step(self._accumulator, batches, count, ask)
                 self._remember_time(begin)
-                if perf_counter() - self._saved >= options.checkpoint_seconds:
-                    self.save()
                 begin = perf_counter()
-                if interrupt.asked:
-                    raise _StopError
+                if asked and not self.recipe.land():
+                    self._do(asked)
+                    asked, begin = 0, perf_counter()
+            else:
+                next(batches, None)  # what follows the last batch
         finally:
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
-        self._end_epoch(begin, interrupt)
+        self._remember_time(begin)
+        if asked:
+            self._do(asked)
+
+    def _ask(self, interrupt: Interrupt) -> int:
+        """What this rank wants after the next step. Rank 0 alone looks at the clock."""
+        due = self.run is not None and perf_counter() - self._saved >= self.options.checkpoint_seconds
+        return _STOP * interrupt.asked | _SAVE * due
+
+    def _do(self, asked: int) -> None:
+        if asked & _STOP:
+            raise _StopError
+        if asked & _SAVE:
+            self.save()
 
     def _remember_time(self, begin: float) -> None:
         self.state.sums["seconds"] += perf_counter() - begin
         self.state.sums["time"] = dict(self.clock.seconds)
         self.state.seconds = self._resumed_seconds + perf_counter() - self._begin
 
+    def _rate(self, done: int) -> float:
+        return learning_rate(self.options, done, self.recipe.num_batches(self.state.epoch))
+
     def _step(self, batch: Any) -> None:
-        state, options, clock = self.state, self.options, self.clock
-        rate = learning_rate(options, state.step, self.recipe.num_batches)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.recipe.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        done = self.recipe.loss(batch, clock)
-        numbers = Reading(done.loss, done.right)
-        later = done.loss.is_cuda  # the next step is launched before this one's numbers are waited for
-        if not later:
-            self._check_loss(numbers.take()[0], state.epoch, state.batch)
-        if not done.ready:
-            with clock("backward", state.batch):
-                done.loss.backward()  # type: ignore[no-untyped-call]
-        with clock("step", state.batch):
-            if options.clip:
-                torch.nn.utils.clip_grad_norm_(self.recipe.model.parameters(), options.clip)
-            self.optimizer.step()
+        state, update = self.state, self.recipe.update
+        if update is not None:
+            update.begin(self._rate(state.step))
+            update.seed(state.epoch, state.batch)
+        try:
+            done = self.recipe.step(batch, self.clock)
+        except LossError as error:
+            raise self._loss_error(error.loss, state.epoch, state.batch) from None
+        numbers = Reading(done.loss, *done.sums.values())
+        if isinstance(done.loss, Tensor):
+            done = replace(done, loss=done.loss.detach())  # what is left of the graph must not outlive the step
         state.batch += 1
         state.step += 1
-        done = replace(done, loss=done.loss.detach())  # what is left of the graph must not outlive the step
         self._settle()
         self._unread = partial(self._count, done, numbers, state.epoch, state.batch, state.step)
-        if not later:
+        if not numbers.on_their_way:  # else the next step is launched before this one's numbers are waited for
             self._settle()
+
+    def _wide_step(self, accumulator: Accumulator, batches: Iterator[Any], count: int, ask: int) -> int:
+        state, clock = self.state, self.clock
+        first, size = state.batch, min(self.accumulate, count - state.batch)
+        rate = self._rate(state.step)
+        wide = accumulator.step(batches, size, epoch=state.epoch, first=first, rate=rate, ask=ask, clock=clock)
+        if (bad := wide.not_finite) is not None:
+            raise self._loss_error(float(wide.batches[bad].loss), state.epoch, first + bad)
+        for done in wide.batches:
+            state.batch += 1
+            state.step += 1
+            self._count(done, Reading(done.loss, *done.sums.values()), state.epoch, state.batch, state.step)
+        return wide.asked
 
     def _settle(self) -> None:
         """Count the last step, if it has not been."""
@@ -218,22 +223,24 @@ class Trainer:
             count, self._unread = self._unread, None
             count()
 
-    def _check_loss(self, loss: float, epoch: int, batch: int) -> None:
-        if not math.isfinite(loss):
-            rate = self.optimizer.param_groups[0]["lr"]
-            raise FloatingPointError(
-                f"the loss is {loss} at epoch {epoch}, batch {batch}: look for huge features, or lower lr ({rate:g})"
-            )
+    def _loss_error(self, loss: float, epoch: int, batch: int) -> FloatingPointError:
+        rate = self._rate(max(self.state.step - 1, 0))
+        return FloatingPointError(
+            f"the loss is {loss} at epoch {epoch}, batch {batch}: look for huge features, or lower lr ({rate:g})"
+        )
 
     def _count(self, done: Step, numbers: Reading, epoch: int, batch: int, step: int) -> None:
         with self.clock("read", batch - 1) if numbers.on_their_way else nullcontext():
-            loss, right = numbers.take()
-        self._check_loss(loss, epoch, batch - 1)
+            loss, *values = numbers.take()
+        if not math.isfinite(loss):
+            raise self._loss_error(loss, epoch, batch - 1)
         sums = self.state.sums
+        measured = dict(zip(done.sums, values, strict=True))
         sums["loss"] += loss * done.seeds
-        sums["right"] += right
         sums["seeds"] += done.seeds
         sums["bytes"] += done.bytes
+        for name, value in measured.items():
+            sums["measures"][name] = sums["measures"].get(name, 0.0) + value
         for name, sizes in (("nodes", done.nodes), ("edges", done.edges)):
             before = sums[name] or [0] * len(sizes)
             sums[name] = [a + b for a, b in zip(before, sizes, strict=True)]
@@ -243,7 +250,7 @@ class Trainer:
             step=step,
             seconds=self._resumed_seconds + perf_counter() - self._begin,
             loss=loss,
-            accuracy=right / max(done.seeds, 1),
+            measures={name: value / max(done.seeds, 1) for name, value in measured.items()},
             seeds=done.seeds,
             nodes=sum(done.nodes),
             edges=sum(done.edges),
@@ -252,47 +259,41 @@ class Trainer:
         if self.run is not None and step % self.options.log_every == 0:
             line = asdict(event)
             line.pop("bytes")
-            self.run.log("step", **line)
+            self.run.log("step", **line.pop("measures"), **line)
         self.watcher.step(event, self.clock.seconds)
         if perf_counter() - self._told >= _TELL_SECONDS:
             self._told = perf_counter()
             self.watcher.stages([asdict(times) for times in self.recipe.stages()])
 
-    def _end_epoch(self, begin: float, interrupt: Interrupt) -> None:
+    def _end_epoch(self, interrupt: Interrupt) -> None:
         self._settle()
-        state, options, sums = self.state, self.options, self.state.sums
-        self._check_weights()
-        batches = max(state.batch, 1)
-        training = sums["seconds"]
+        state, options, sums, begin = self.state, self.options, self.state.sums, perf_counter()
+        self._check_weights(dict(self.recipe.model.named_parameters()))
+        batches, training = max(state.batch, 1), sums["seconds"]
         facts, stages = self.recipe.facts(), self.recipe.stages()
         last = state.epoch + 1 == options.epochs
-        score: Score | None = None
-        if last or (state.epoch + 1) % options.validate_every == 0:
+        every = options.validate_every
+        scores: dict[str, Any] | None = None
+        if last or (every and (state.epoch + 1) % every == 0):
             with self.clock("validate"):
-                score = self.recipe.validate(self._progress(interrupt))
-        if score is not None:
-            if score.better_than(None if state.best is None else Score(**state.best)):
-                state.best, state.best_epoch, state.stale = asdict(score), state.epoch, 0
-                self.best_weights = copy.deepcopy(self.recipe.model.state_dict())
-            else:
-                state.stale += 1
-                state.stopped = bool(options.patience) and state.stale >= options.patience
+                scores = self.ranks.broadcast(self.recipe.validate(self._progress(interrupt)))
+        self._judge(scores, last=last)
         self._remember_time(begin)
         time = self.clock.take()
         time["other"] = max(sums["seconds"] - sum(time.values()), 0.0)
-        rates = {name: total / training for name, total in _totals(sums).items()} if training else {}
         line = {
             "epoch": state.epoch,
             "step": state.step,
             "seconds": state.seconds,
             "epoch_seconds": sums["seconds"],
+            "train_seconds": training,
             "loss": sums["loss"] / max(sums["seeds"], 1),
-            "train_accuracy": sums["right"] / max(sums["seeds"], 1),
-            "val_accuracy": None if score is None else score.accuracy,
-            "val_loss": None if score is None else score.loss,
-            "lr": self.optimizer.param_groups[0]["lr"],
+            **{f"train_{name}": value / max(sums["seeds"], 1) for name, value in sums["measures"].items()},
+            **split_scores(self.recipe.measures, {"val": scores}),
+            "lr": self._rate(state.step - 1),
+            "bytes": sums["bytes"],
             "time": time,
-            "throughput": rates,
+            "throughput": {name: total / training for name, total in _totals(sums).items()} if training else {},
             "sampled": {name: [n / batches for n in sums[name]] for name in ("nodes", "edges")} if sums["edges"] else None,
             "stages": [asdict(times) for times in stages],
             **facts,
@@ -302,86 +303,117 @@ class Trainer:
         if self.run is not None:
             self.run.log("epoch", **line)
         self.watcher.epoch(line)
-        if interrupt.asked:
+        asked = self._ask(interrupt)
+        for other in self.ranks.all_gather(asked):
+            asked |= other
+        if asked & _STOP:
             raise _StopError
-        if perf_counter() - self._saved >= options.checkpoint_seconds:
+        if asked & _SAVE:
             self.save()
 
+    def _judge(self, scores: dict[str, Any] | None, *, last: bool) -> None:
+        """Whether these scores are the best so far, and whether patience is over."""
+        if scores is None:
+            return
+        state, recipe = self.state, self.recipe
+        state.last = {m.name: float(scores[m.name]) for m in recipe.measures if m.name in scores}
+        if is_better(recipe.measures, state.last, state.best):
+            state.best, state.best_epoch, state.stale = state.last, state.epoch, 0
+            # The last epoch's weights are in place already: they need no copy.
+            self.best_state = recipe.best_state() if recipe.keeps_best and not last else None
+        else:
+            state.stale += 1
+            state.stopped = bool(self.options.patience) and state.stale >= self.options.patience
+
     def _finish(self, interrupt: Interrupt) -> dict[str, Any]:
-        state = self.state
-        if self.best_weights is not None:
-            self.recipe.model.load_state_dict(self.best_weights)
-        scores = self.recipe.test(self._progress(interrupt))
+        state, recipe = self.state, self.recipe
+        if self.best_state is not None:
+            recipe.load_best(self.best_state)
+            self.best_state = None
+        splits = self.ranks.broadcast(recipe.test(self._progress(interrupt)))
+        at_best = recipe.keeps_best and state.best_epoch >= 0
+        splits.setdefault("val", state.best if at_best else state.last)
         end = {
             "reason": "early stop" if state.stopped else "finished",
             "seconds": self._resumed_seconds + perf_counter() - self._begin,
-            "best_epoch": state.best_epoch if state.best_epoch >= 0 else state.epoch - 1,
-            **scores,
+            "best_epoch": state.best_epoch if at_best else state.epoch - 1,
+            **split_scores(recipe.measures, splits),
+            **recipe.finish(self.run),
         }
         if self.run is not None:
             self.run.log("end", **end)
-            self.run.save_checkpoint({"model": self.recipe.model.state_dict()}, "best")
             self.save(end)
         self.watcher.end(end)
         self.ended = end
         return end
 
-    def _progress(self, interrupt: Interrupt) -> Any:
+    def _progress(self, interrupt: Interrupt) -> Progress:
         def tell(done: int, total: int) -> None:
-            if interrupt.asked:
+            if interrupt.asked and self.ranks.size == 1:  # several ranks stop together, after the validation
                 raise _StopError
             self.watcher.validating(done, total)
 
         return tell
 
     def save(self, end: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint of everything the rest of the run depends on."""
+        """Write a checkpoint of everything the rest of the run depends on. Nothing may be in flight."""
         if self.run is None:
             return
         self._settle()
-        self._check_weights()
-        self.run.save_checkpoint(
+        recipe = self.recipe
+        self._check_weights(dict(recipe.weights()))
+        recipe.save(
+            self.run,
             {
                 "state": asdict(self.state),
-                "model": self.recipe.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "best_weights": self.best_weights,
-                "random": random_state(),
+                "model": recipe.model.state_dict(),
+                "optimizer": None if recipe.update is None else recipe.update.optimizer.state_dict(),
+                "recipe": recipe.state_dict(),
+                "best": self.best_state,
                 "end": end,
-            }
+            },
         )
         self._saved = perf_counter()
 
-    def _check_weights(self) -> None:
+    def _check_weights(self, weights: dict[str, Tensor]) -> None:
         """Raise FloatingPointError before weights that are lost are validated, or replace a checkpoint that is not."""
-        named = list(self.recipe.model.named_parameters())
-        if not named:
+        if not weights:
             return
-        finite = torch.stack([torch.isfinite(weights).all() for _, weights in named]).tolist()  # a GPU is waited for once
-        for (name, _), is_finite in zip(named, finite, strict=True):
+        finite = torch.stack([_all_finite(values) for values in weights.values()]).tolist()  # a GPU is waited for once
+        for name, is_finite in zip(weights, finite, strict=True):
             if not is_finite:
                 raise FloatingPointError(
                     f"the weights ({name}) are no longer finite at epoch {self.state.epoch}, batch {self.state.batch}: "
-                    f"lower lr ({self.optimizer.param_groups[0]['lr']:g})"
+                    f"lower lr ({self._rate(max(self.state.step - 1, 0)):g})"
                 )
 
     def restore(self) -> None:
-        """Go on from the run's last checkpoint, or from the beginning where there is none."""
-        if self.run is None:
+        """Go on from the run's last checkpoint, or from the beginning where there is none. Rank 0 reads it for all."""
+        if self.run is None and self.ranks.rank == 0:
             raise ValueError("there is no run to resume: it has no directory")
-        if not self.run.has_checkpoint():
-            self.run.cut_log(0)
+        saved = self.ranks.broadcast(None if self.run is None else self.recipe.load(self.run))
+        if saved is None:
+            if self.run is not None:
+                self.run.cut_log(0)
             return
-        saved = self.run.load_checkpoint()
+        recipe = self.recipe
         self.state = State(**saved["state"])
-        self.recipe.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.best_weights, self.ended = saved["best_weights"], saved["end"]
-        set_random_state(saved["random"])
+        recipe.model.load_state_dict(saved["model"])
+        if recipe.update is not None:
+            recipe.update.optimizer.load_state_dict(saved["optimizer"])
+        recipe.load_state_dict(saved["recipe"])
+        self.best_state, self.ended = saved["best"], saved["end"]
         self._resumed_seconds = self.state.seconds
-        self.run.cut_log(saved["log_position"])
-        if self.ended is not None and self.best_weights is not None:
-            self.recipe.model.load_state_dict(self.best_weights)
+        if self.run is not None:
+            self.run.cut_log(saved["log_position"])
+
+
+_CHUNK = 1 << 24  # numbers that are looked at together: what they are compared to takes memory
+
+
+def _all_finite(values: Tensor) -> Tensor:  # -> []
+    parts = values.detach().reshape(-1).split(_CHUNK) if values.numel() > _CHUNK else (values.detach(),)
+    return torch.stack([torch.isfinite(part).all() for part in parts]).all()
 
 
 def _totals(sums: dict[str, Any]) -> dict[str, float]:

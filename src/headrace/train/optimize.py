@@ -7,7 +7,36 @@ import math
 import torch
 from torch import nn
 
+from headrace import _native
 from headrace.train.options import LoopOptions, RunOptions
+
+_STEP = 12  # what random words are for: no draw of a sampler, a shuffle or a rounding has this purpose
+
+
+class Update:
+    """The optimizer of a model, with what comes before and after: the seed of a batch's dropout, the rate, the clip."""
+
+    def __init__(self, model: nn.Module, options: RunOptions) -> None:
+        self.model, self.options = model, options
+        self.optimizer = make_optimizer(model, options)
+        self.parameters: list[nn.Parameter] = self.optimizer.param_groups[0]["params"]
+
+    def begin(self, rate: float) -> None:
+        """Before the batches of a step."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def seed(self, epoch: int, batch: int) -> None:
+        """Before a batch: what it draws from torch, as dropout does, depends on (seed, epoch, batch) alone."""
+        torch.manual_seed(_native.stream_key(self.options.seed, epoch, batch, _STEP))
+
+    def __call__(self) -> None:
+        """Update the weights by their gradients."""
+        if self.options.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
+        self.optimizer.step()
 
 
 def make_optimizer(model: nn.Module, options: RunOptions) -> torch.optim.Optimizer:
@@ -21,17 +50,17 @@ def make_optimizer(model: nn.Module, options: RunOptions) -> torch.optim.Optimiz
     return optimizer
 
 
-def learning_rate(options: LoopOptions, step: int, batches: int) -> float:
-    """The learning rate of a step: a function of its number, so that there is nothing to save.
+def learning_rate(options: LoopOptions, done: int, batches: int) -> float:
+    """The learning rate after `done` batches, `batches` of them an epoch: a function of numbers, so that there is nothing to save.
 
     Rises over `warmup` epochs, then stays, or falls to 0 at the end along a cosine or a line.
     """
     warm, total = options.warmup * batches, options.epochs * batches
-    if step < warm:
-        return options.lr * (step + 1) / (warm + 1)
-    done = (step - warm) / max(total - warm, 1)
+    if done < warm:
+        return options.lr * (done + 1) / (warm + 1)
+    share = (done - warm) / max(total - warm, 1)
     if options.schedule == "cosine":
-        return options.lr * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+        return options.lr * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
     if options.schedule == "linear":
-        return options.lr * max(1 - done, 0.0)
+        return options.lr * max(1 - share, 0.0)
     return options.lr

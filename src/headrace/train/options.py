@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
-
-from headrace._sizes import parse_size
 
 T = TypeVar("T", bound="LoopOptions")
 
@@ -26,24 +23,44 @@ class LoopOptions:
     lr: float = option(0.003, "learning rate")
     schedule: Literal["constant", "cosine", "linear"] = option("constant", "how the learning rate changes to the last epoch")
     warmup: float = option(0.0, "epochs over which the learning rate rises to its value")
+    validate_every: int = option(1, "epochs from one validation to the next (0: only after the last)")
     patience: int = option(0, "stop after this many validations without a better one (0: never)")
+    repeats: int = option(1, "runs, each with the next seed")
     seed: int = option(0, "decides everything random")
     threads: int | None = option(None, "threads (default: all processors)")
     staleness: int = option(2, "batches sampled ahead (0: on demand); never changes a result")
     device: str = option("cpu", "cpu or cuda")
     checkpoint_seconds: float = option(60.0, "seconds from one checkpoint to the next, at the least")
     log_every: int = option(10, "batches from one logged loss to the next")
+    tensorboard: bool = option(False, "also write TensorBoard events (needs the tensorboard extra)")
 
     def __post_init__(self) -> None:
-        _at_least(self, {"epochs": 1, "patience": 0, "staleness": 0, "log_every": 1, "seed": 0})
+        self._check_choices()
+        self._check_at_least(epochs=1, validate_every=0, patience=0, repeats=1, staleness=0, log_every=1, seed=0)
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
-        _not_negative(self, "warmup", "checkpoint_seconds")
+        self._check_not_negative("warmup", "checkpoint_seconds")
         if self.device.partition(":")[0] not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device is {self.device!r}, but torch sees no GPU here")
-        _choice(self, "schedule", "constant", "cosine", "linear")
+
+    def _check_choices(self) -> None:
+        """Every field with a Literal type has one of its values."""
+        hints = get_type_hints(type(self))
+        for name in (f.name for f in fields(self) if get_origin(hints[f.name]) is Literal):
+            if getattr(self, name) not in get_args(hints[name]):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(hints[name]))}, not {getattr(self, name)!r}")
+
+    def _check_at_least(self, **bounds: int) -> None:
+        for name, least in bounds.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+    def _check_not_negative(self, *names: str) -> None:
+        for name in names:
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -54,166 +71,21 @@ class RunOptions(LoopOptions):
     optimizer: Literal["adam", "adamw", "sgd"] = option("adam", "how weights are updated")
     clip: float = option(0.0, "largest norm of the gradient (0: no limit)")
     precision: Literal["fp32", "bf16"] = option("fp32", "type that products are computed in; weights stay fp32")
-    validate_every: int = option(1, "epochs from one validation to the next")
-    repeats: int = option(1, "runs, each with the next seed")
-    tensorboard: bool = option(False, "also write TensorBoard events (needs the tensorboard extra)")
+    accumulate: int = option(0, "batches per step, over all ranks: any number of ranks gives the same bits (0: one for each rank)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(self, {"validate_every": 1, "repeats": 1})
-        _not_negative(self, "weight_decay", "clip")
-        _choice(self, "optimizer", "adam", "adamw", "sgd")
-        _choice(self, "precision", "fp32", "bf16")
-
-
-@dataclass(frozen=True)
-class NodeOptions(RunOptions):
-    """Options of node classification."""
-
-    model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = option("sage", "kind of layer")
-    fanout: tuple[int, ...] = option((), "neighbors sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
-    layers: int = option(0, "layers of the model (0: one per fanout; 2 with full_batch and no fanout)")
-    hidden: int = option(256, "width of the hidden layers, over all heads")
-    heads: int = option(8, "attention heads of gat")
-    dropout: float = option(0.5, "share of activations dropped between layers (and of attention)")
-    input_dropout: float | None = option(None, "share of features dropped (default: as dropout for gcn and gat, else 0)")
-    norm: Literal["none", "batch", "layer"] = option("none", "normalization between layers")
-    residual: bool = option(False, "add each layer's input to its output")
-    full_batch: bool = option(False, "train on the whole graph at once, without sampling")
-    keep_sum: Literal["auto", "always", "never"] = option(
-        "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
-    )
-    batch_size: int = option(1024, "training nodes per step")
-    features: Literal["auto", "as_is", "rows"] = option(
-        "auto", "whether each node's features are scaled to sum to one (rows) or not (auto: if they look like bags of words)"
-    )
-    mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = option(
-        "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"
-    )
-    device_cache: str = option("auto", "with a GPU, features kept in its memory: bytes (4GiB) or a share (20%), the rest pinned")
-    capture: bool = option(False, "with a GPU, replay forward and backward as one launch, on batches padded to one shape")
-    hot: Literal["degree", "probability"] = option("degree", "with a GPU, which features are kept: by degree, or by expected use")
-    class_weights: Literal["none", "balanced"] = option("none", "weigh the loss by how rare a class is")
-    validate: Literal["auto", "exact", "sampled", "none"] = option(
-        "auto", "how to validate: over all neighbors layer by layer, or over sampled ones (auto: exact where the model allows)"
-    )
-    storage: Literal["memory", "disk", "resident"] = option(
-        "memory",
-        "where features are: in memory, on disk (the same result), or on disk with some partitions in memory, whose edges alone "
-        "are sampled",
-    )
-    memory: str = option("", "main memory for features that are on disk, as 4GiB: caches, batches ahead, tables of a validation")
-    partitions: int = option(0, "with storage resident, parts that nodes are cut into (0: 64)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _choice(self, "model", "sage", "gcn", "gin", "gat", "gatv2")
-        _choice(self, "mode", "auto", "cpu", "uva", "gpu", "mixed")
-        _choice(self, "hot", "degree", "probability")
-        _choice(self, "keep_sum", "auto", "always", "never")
-        on_cpu = self.device.partition(":")[0] == "cpu"
-        of_gpu = self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture
-        if on_cpu and of_gpu:
-            raise ValueError("mode, device_cache, hot and capture say what a GPU does: they need device cuda")
-        if self.capture and self.full_batch:
-            raise ValueError("capture replays sampled batches: it does not go with full_batch")
-        if self.keep_sum == "always" and not self.full_batch:
-            raise ValueError("keep_sum keeps sums over a whole graph: it needs full_batch")
-        self.cache_budget  # noqa: B018 - is it a size?
-        _choice(self, "norm", "none", "batch", "layer")
-        _choice(self, "class_weights", "none", "balanced")
-        _choice(self, "features", "auto", "as_is", "rows")
-        _choice(self, "validate", "auto", "exact", "sampled", "none")
-        for name in ("hidden", "heads", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.layers < 0:
-            raise ValueError(f"layers must not be negative, got {self.layers}")
-        for name in ("dropout", "input_dropout"):
-            if getattr(self, name) is not None and not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be from 0 to below 1, not {getattr(self, name)}")
-        if any(k < -1 for k in self.fanout):
-            raise ValueError(f"fanout must be numbers from -1 (all) up, not {','.join(map(str, self.fanout))}")
-        if self.fanout and self.layers and len(self.fanout) != self.layers:
-            raise ValueError(f"fanout has {len(self.fanout)} hops for {self.layers} layers: give one per layer")
-        self._check_storage()
-
-    def _check_storage(self) -> None:
-        _choice(self, "storage", "memory", "disk", "resident")
-        if self.partitions and (self.partitions < 2 or self.storage != "resident"):
-            raise ValueError(f"partitions are for storage resident, at least 2 of them; got {self.partitions} with {self.storage}")
-        if self.storage == "memory":
-            if self.memory:
-                raise ValueError(f"memory {self.memory} bounds what features on disk take: it needs storage disk or resident")
-            return
-        if not self.memory:
-            raise ValueError(f"storage {self.storage} needs memory, what features may take of it, as in memory 4GiB")
-        if self.memory_bytes <= 0:
-            raise ValueError(f"memory must be above 0, not {self.memory}: write a number and a unit, such as 600MiB or 2GB")
-        if self.full_batch:
-            raise ValueError(f"full_batch computes on all features at once: it does not go with storage {self.storage}")
-        if self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture:
-            raise ValueError(
-                f"with storage {self.storage} batches are made in main memory: leave out mode, device_cache, hot and capture, "
-                "or use storage memory"
-            )
-
-    @property
-    def memory_bytes(self) -> int:
-        """`memory` in bytes; 0 where it was not given."""
-        return parse_size(self.memory) if self.memory else 0
-
-    @property
-    def depth(self) -> int:
-        """Layers of the model, and hops of a sample."""
-        return self.layers or len(self.fanout) or (2 if self.full_batch else 3)
-
-    @property
-    def cache_budget(self) -> int | float | None:
-        """`device_cache` as bytes, or as a share; None for as much as fits."""
-        if self.device_cache == "auto":
-            return None
-        share = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*%\s*", self.device_cache)
-        if share is not None and float(share[1]) <= 100:
-            return float(share[1]) / 100
-        if share is not None or re.fullmatch(r"\s*0?\.\d*\s*", self.device_cache):  # as bytes it would be none
-            raise ValueError(f"device_cache {self.device_cache!r} is no share of the features: write 0% to 100%")
-        try:
-            return parse_size(self.device_cache)
-        except ValueError:
-            raise ValueError(f"device_cache must be auto, bytes (4GiB) or a share (20%), not {self.device_cache!r}") from None
-
-    @property
-    def fanouts(self) -> tuple[int, ...]:
-        """One per hop."""
-        usual = (15, 10, 5)
-        return self.fanout or (usual + usual[-1:] * self.depth)[: self.depth]
+        self._check_at_least(accumulate=0)
+        self._check_not_negative("weight_decay", "clip")
 
 
 def as_plain(options: LoopOptions) -> dict[str, Any]:
-    """As JSON and TOML have it."""
+    """The options as JSON and TOML have them."""
     plain = {f.name: getattr(options, f.name) for f in fields(options)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 def from_plain(kind: type[T], plain: dict[str, Any]) -> T:
-    """The options that `as_plain` was given."""
+    """The options that `as_plain` turned into plain values."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     return kind(**values)
-
-
-def _at_least(options: LoopOptions, bounds: dict[str, int]) -> None:
-    for name, least in bounds.items():
-        if getattr(options, name) < least:
-            raise ValueError(f"{name} must be at least {least}, not {getattr(options, name)}")
-
-
-def _not_negative(options: LoopOptions, *names: str) -> None:
-    for name in names:
-        if not getattr(options, name) >= 0:
-            raise ValueError(f"{name} must not be negative, got {getattr(options, name)}")
-
-
-def _choice(options: LoopOptions, name: str, *allowed: str) -> None:
-    if getattr(options, name) not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {getattr(options, name)!r}")

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from headrace.pipeline import Trace
 from headrace.train.checkpoint import load_checkpoint, save_checkpoint, write_whole
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Run:

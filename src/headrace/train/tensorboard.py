@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.train.measure import Measure
 from headrace.train.watch import StepEvent, Watcher
 
 
@@ -18,20 +20,21 @@ def summary_writer() -> Any:
 
 
 class TensorBoard(Watcher):
-    """Writes losses, accuracies, times and throughput to a folder that `tensorboard --logdir` shows."""
+    """Writes losses, measures, times and throughput to a folder that `tensorboard --logdir` shows."""
 
-    def __init__(self, folder: Path, every: int) -> None:
+    def __init__(self, folder: Path, every: int, measures: Sequence[Measure]) -> None:
         self.writer: Any = summary_writer()(str(folder))
         self.every = every
+        self.names = [f"{split}_{measure.name}" for measure in measures for split in ("train", "val")]
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         if event.step % self.every == 0:
             self.writer.add_scalar("train/loss", event.loss, event.step)
-            if event.accuracy is not None:
-                self.writer.add_scalar("train/accuracy", event.accuracy, event.step)
+            for name, value in event.measures.items():
+                self.writer.add_scalar(f"train/{name}", value, event.step)
 
     def epoch(self, facts: dict[str, Any]) -> None:
-        for name in ("loss", "train_accuracy", "val_accuracy", "val_loss", "epoch_seconds", "lr"):
+        for name in ("loss", *self.names, "epoch_seconds", "lr"):
             if facts.get(name) is not None:
                 self.writer.add_scalar(f"epoch/{name}", facts[name], facts["epoch"])
         for part, seconds in facts["time"].items():

@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StepEvent:
-    """One step is done."""
+    """One batch is done."""
 
     epoch: int
     batch: int  # in its epoch
-    step: int
+    step: int  # batches done in all
     seconds: float  # since the run began
     loss: float
-    accuracy: float | None  # None where a task has none
+    measures: dict[str, float]  # of the training seeds, those that the task has in training
     seeds: int
     nodes: int
     edges: int

@@ -37,7 +37,7 @@ def test_training_accepts_what_is_planned_for_its_memory(data, mebibytes, raw):
     except ValueError as error:
         assert "is too small" in str(error) or "are needed" in str(error)  # noqa: PT017
         return
-    sizes = {"nodes": edges.num_nodes, "train": len(edges.train), "others": len(edges.valid) + len(edges.test)}
+    sizes = {"nodes": edges.num_nodes, "train": len(edges.train), "others": len(edges.val) + len(edges.test)}
     assert spare_slots(made.options, **sizes, edge_bytes=edges.train[:1].nbytes) >= 0
 
 
@@ -119,7 +119,7 @@ def test_a_run_keeps_its_plan_and_its_bytes_are_as_predicted(data, tmp_path):
 
 
 def test_runs_without_a_plan_have_none(data):
-    assert link(data, LinkOptions(dim=4, epochs=1, test_edges=5, eval_edges=5, threads=1)).plan is None
+    assert link(data, LinkOptions(dim=4, epochs=1, test_edges=5, val_edges=5, threads=1)).plan is None
     assert beside_measured({"predicted": {"seconds": 1.0}}, [])["measured"] is None
 
 

@@ -11,7 +11,7 @@ from headrace.nn.link_losses import LOSSES, LOW, Penalty, loss_named
 from headrace.store import Partitioned, TrainedArray
 from headrace.train import LinkOptions, Run, Watcher, link
 from headrace.train.links import flow as link_flow
-from headrace.train.links import loop as link_loop
+from headrace.train.links import recipe as link_recipe
 from headrace.train.links.batches import EdgeBatches
 from headrace.train.links.data import LinkData
 from headrace.train.links.link import make_decoder
@@ -33,7 +33,7 @@ def knowledge():
     head, relation = torch.arange(nodes).repeat(6), torch.arange(6).repeat_interleave(nodes)
     triples = torch.stack([head, relation, (head + relation + 1) % nodes], 1)[torch.randperm(240, generator=generator)].int()
     graph = hr.Graph.from_edges(triples[:, 0], triples[:, 2], nodes)
-    extra = {"train": triples[:200], "valid": triples[200:220], "test": triples[220:]}
+    extra = {"train": triples[:200], "val": triples[200:220], "test": triples[220:]}
     return hr.Dataset(graph, extra=extra, info={"num_relations": 6, "name": "shifts"})
 
 
@@ -153,7 +153,7 @@ def test_every_loss_falls(knowledge, name):
 
 def test_batches_in_flight_are_bounded_and_still_learn(knowledge):
     seen = Losses()
-    result = link(knowledge, small(decoder="complex", batch_size=10, staleness=4, epochs=5), watcher=seen)
+    result = link(knowledge, small(decoder="complex", batch_size=10, staleness=3, epochs=5), watcher=seen)
     assert 1 <= max(e["in_flight"] for e in seen.epochs) <= 4
     assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]
     assert {s["name"] for s in seen.epochs[0]["stages"]} == {"load", "to device", "compute", "from device", "update", "consumer"}
@@ -185,7 +185,7 @@ def test_batches_in_flight_are_bounded_and_still_learn(knowledge):
 def test_on_a_cpu_no_row_is_stale_however_many_batches_are_in_flight(knowledge, tmp_path, changes):
     exact, ahead = (
         link(knowledge, small(**changes, batch_size=10, staleness=staleness, threads=2), out=tmp_path / str(staleness))
-        for staleness in (1, 6)
+        for staleness in (0, 5)
     )
     assert exact.test == ahead.test
     assert torch.equal(exact.decoder.relation, ahead.decoder.relation)
@@ -202,10 +202,10 @@ def test_where_ranking_would_take_long_some_edges_are_ranked_and_that_is_said(kn
         def note(self, text):
             self.said.append(text)
 
-    monkeypatch.setattr("headrace.train.links.loop._LEAST", 3)
-    monkeypatch.setitem(link_loop._SCORES, "cpu", 2 * 40 * 8)  # eight edges
+    monkeypatch.setattr(link_recipe, "_LEAST", 3)
+    monkeypatch.setitem(link_recipe._SCORES, "cpu", 2 * 40 * 8)  # eight edges
     notes = Notes()
-    some = link(knowledge, small(eval_every=1), watcher=notes).test
+    some = link(knowledge, small(validate_every=1), watcher=notes).test
     assert some["edges"] == 7  # every third of twenty
     assert [text.split(",")[0] for text in notes.said] == [f"7 of 20 {what} edges are ranked" for what in ("validation", "test")]
     assert "--test-edges 0" in notes.said[1]
@@ -231,13 +231,13 @@ def test_negatives_are_hidden_the_same_way_however_they_are_found(knowledge, mon
 def test_graphs_without_relations_are_split_by_pairs():
     data = hr.generate.community(nodes=200, edges=3000, classes=4, features=2, seed=1)
     edges = LinkData.of(data, held_out=0.1, seed=3)
-    assert len(edges.train) + len(edges.valid) + len(edges.test) == data.num_edges
-    assert abs(len(edges.valid) / data.num_edges - 0.1) < 0.03
-    pairs = [{tuple(sorted(p)) for p in part[:, ::2].tolist()} for part in (edges.train, edges.valid, edges.test)]
+    assert len(edges.train) + len(edges.val) + len(edges.test) == data.num_edges
+    assert abs(len(edges.val) / data.num_edges - 0.1) < 0.03
+    pairs = [{tuple(sorted(p)) for p in part[:, ::2].tolist()} for part in (edges.train, edges.val, edges.test)]
     assert not (pairs[0] & pairs[1])
     assert not (pairs[0] & pairs[2])
     assert not (pairs[1] & pairs[2])
-    assert not torch.equal(edges.valid, LinkData.of(data, held_out=0.1, seed=4).valid)
+    assert not torch.equal(edges.val, LinkData.of(data, held_out=0.1, seed=4).val)
     result = link(data, small(epochs=3, dim=16, ranking="both", candidates=50))
     assert result.decoder.name == "dot"
     assert {"full_filtered", "full_raw", "sampled_filtered", "sampled_raw"} <= set(result.test)
@@ -264,7 +264,7 @@ def test_disk_run_equals_memory_run_for_the_same_order(knowledge, tmp_path, orde
 
 
 def test_disk_run_with_batches_in_flight_ends_with_its_last_rows(knowledge, tmp_path):
-    result = link(knowledge, small(**ORDERED, storage="disk", staleness=6, eval_every=1), out=tmp_path / "run")
+    result = link(knowledge, small(**ORDERED, storage="disk", staleness=5, validate_every=1), out=tmp_path / "run")
     assert result.test["mrr"] > 0
     assert result.val_mrr == Run(tmp_path / "run").metrics("epoch")[-1]["val_mrr"]
     assert Run(tmp_path / "run").metrics("end")[0]["best_epoch"] == 2
@@ -280,7 +280,7 @@ def finished(place):
 @pytest.mark.parametrize("changes", [{"row_type": "bf16"}, {"partitions": 4, "buffer": 2, "order": "beta", "storage": "disk"}])
 @pytest.mark.parametrize("stop", [ctrl_c_at, StopAt])
 def test_a_stopped_run_goes_on_to_the_same_bits(knowledge, tmp_path, changes, stop):
-    options = small(decoder="complex", eval_every=1, log_every=1, checkpoint_seconds=0.0 if stop is StopAt else 1e9, **changes)
+    options = small(decoder="complex", validate_every=1, log_every=1, checkpoint_seconds=0.0 if stop is StopAt else 1e9, **changes)
     link(knowledge, options, out=tmp_path / "whole")
     steps = len(Run(tmp_path / "whole").metrics("step"))
     for kind, number in (("step", 2), ("step", steps - 1), ("validating", 2), ("epoch", 1), ("begin", 1)):
@@ -294,7 +294,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(knowledge, tmp_path, changes, st
 
 
 def test_ctrl_c_with_batches_in_flight_loses_none(knowledge, tmp_path):
-    options = small(**{**ORDERED, "log_every": 1}, storage="disk", staleness=4)
+    options = small(**{**ORDERED, "log_every": 1}, storage="disk", staleness=3)
     with pytest.raises(KeyboardInterrupt):
         link(knowledge, options, out=tmp_path / "run", watcher=ctrl_c_at("step", 20))
     begun = len(Run(tmp_path / "run").metrics("step"))
@@ -305,7 +305,7 @@ def test_ctrl_c_with_batches_in_flight_loses_none(knowledge, tmp_path):
     assert steps == list(range(1, 1 + sum(plan.plan(epoch).num_batches for epoch in range(3))))
 
 
-@pytest.mark.parametrize("staleness", [1, 5])
+@pytest.mark.parametrize("staleness", [0, 4])
 def test_an_error_in_flight_surfaces(knowledge, tmp_path, monkeypatch, staleness):
     compute, count = link_flow.LinkFlow.compute, iter(range(100))
 
@@ -321,7 +321,7 @@ def test_an_error_in_flight_surfaces(knowledge, tmp_path, monkeypatch, staleness
 
 def test_the_best_epoch_is_kept(knowledge):
     seen = Losses()
-    result = link(knowledge, small(decoder="distmult", epochs=40, lr=1.0, eval_every=1, patience=3), watcher=seen)
+    result = link(knowledge, small(decoder="distmult", epochs=40, lr=1.0, validate_every=1, patience=3), watcher=seen)
     scores = [e["val_mrr"] for e in seen.epochs]
     assert result.val_mrr == max(scores)
     assert len(scores) == 40 or scores.index(max(scores)) == len(scores) - 4
@@ -332,13 +332,13 @@ def test_the_best_epoch_is_kept(knowledge):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"staleness": 0}, "staleness must be at least 1"),
+        ({"staleness": -1}, "staleness must be at least 0"),
         ({"decoder": "tucker"}, "decoder must be one of auto, dot"),
         ({"regularizer": "n3"}, "give both"),
         ({"storage": "disk"}, "needs partitions"),
         ({"partitions": 4}, "give both"),
         ({"partitions": 4, "buffer": 1}, "capacity must be from 2"),
-        ({"negatives": 0, "staleness": 2}, "staleness must be 1"),
+        ({"negatives": 0, "staleness": 1}, "staleness must be 0"),
         ({"negatives": 0, "row_type": "bf16"}, "row_type must be fp32"),
         ({"negatives": 0, "loss": "margin"}, "does not go with loss margin"),
         ({"held_out": 0.6}, "held_out must be from 0 to 0.45"),

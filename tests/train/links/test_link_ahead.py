@@ -10,9 +10,8 @@ import torch
 
 import headrace as hr
 from headrace.train import LinkOptions
-from headrace.train.interrupt import Interrupt
 from headrace.train.links.data import LinkData
-from headrace.train.links.link import make_decoder, make_trainer
+from headrace.train.links.link import make_trainer
 from headrace.train.links.memory import edges_fit
 
 
@@ -47,12 +46,13 @@ def trained(data, options, copies=None):
     edges = LinkData.of(data)
     torch.manual_seed(options.seed)
     with ExitStack() as opened:
-        trainer = make_trainer(edges, options, make_decoder(edges, options), opened)
+        trainer = make_trainer(edges, options, opened)
+        flow = trainer.recipe.flow
         if copies is not None:
-            trainer.flow.copies, trainer.flow.ahead = copies, True
+            flow.copies, flow.ahead = copies, True
         for _ in range(options.epochs):
-            trainer.epoch(Interrupt())
-        return trainer.flow.rows
+            trainer.epoch()
+        return flow.rows
 
 
 @pytest.mark.parametrize(

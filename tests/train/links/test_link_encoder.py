@@ -14,6 +14,7 @@ from headrace.cli import app
 from headrace.nn.link_losses import LOW, loss_named
 from headrace.store import Partitioned, TrainedArray
 from headrace.train import LinkOptions, Run, export, link, neighbors
+from headrace.train.fit import torch_threads
 from headrace.train.inference import encoded as link_encoded
 from headrace.train.inference.encoded import encode_all
 from headrace.train.links.batches import EdgeBatch, EdgeBatches
@@ -24,7 +25,6 @@ from headrace.train.links.link import make_decoder
 from headrace.train.links.memory import memory_of
 from headrace.train.links.neighborhoods import Neighborhoods, Numbering, without_edges
 from headrace.train.links.row_optimizer import RowOptimizer
-from headrace.train.nodes.node import torch_threads
 from link_cases import Losses
 from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
 
@@ -219,7 +219,7 @@ def finished(place):
 )
 @pytest.mark.parametrize("stop", [ctrl_c_at, StopAt])
 def test_a_stopped_run_goes_on_to_the_same_bits(knowledge, tmp_path, changes, stop):
-    options = small(eval_every=1, log_every=1, checkpoint_seconds=0.0 if stop is StopAt else 1e9, **changes)
+    options = small(validate_every=1, log_every=1, checkpoint_seconds=0.0 if stop is StopAt else 1e9, **changes)
     link(knowledge, options, out=tmp_path / "whole")
     steps = len(Run(tmp_path / "whole").metrics("step"))
     for kind, number in (("step", 2), ("step", steps - 1), ("validating", 2), ("epoch", 1)):
@@ -235,7 +235,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(knowledge, tmp_path, changes, st
 
 def test_the_best_epoch_is_kept(knowledge):
     seen = Losses()
-    result = link(knowledge, small(epochs=12, lr=1.0, eval_every=1, seed=3), watcher=seen)
+    result = link(knowledge, small(epochs=12, lr=1.0, validate_every=1, seed=3), watcher=seen)
     scores = [e["val_mrr"] for e in seen.epochs]
     again = link(knowledge, small(epochs=scores.index(max(scores)) + 1, lr=1.0, seed=3))
     assert result.val_mrr == max(scores)
@@ -247,7 +247,7 @@ def test_the_best_epoch_is_kept(knowledge):
 @pytest.mark.parametrize("encoder", KINDS)
 def test_batches_in_flight_are_bounded_and_still_learn(knowledge, tmp_path, encoder):
     seen = Losses()
-    options = small(**{**ORDERED, "epochs": 4}, encoder=encoder, storage="disk", staleness=4)
+    options = small(**{**ORDERED, "epochs": 4}, encoder=encoder, storage="disk", staleness=3)
     result = link(knowledge, options, watcher=seen, out=tmp_path / "run")
     assert 1 <= max(e["in_flight"] for e in seen.epochs) <= 4
     assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]

@@ -12,9 +12,9 @@ import headrace as hr
 from headrace.loader import Batch, NeighborLoader, WholeBatch
 from headrace.train import Run, Watcher, infer, node
 from headrace.train.nodes.node import make_model, with_features
+from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.score import class_weights, count_right, node_loss, score
-from headrace.train.options import NodeOptions
 from training_cases import MODELS, assert_same_weights, ctrl_c_at, small
 
 
@@ -141,7 +141,7 @@ def test_a_module_without_layers_is_validated_on_samples(data):
     evaluated = [training for _, training in own.given].count(False)
     assert evaluated == 6 * -(-400 // 64) + -(-2000 // 64)
     rows = torch.cat([own(batch) for batch in NeighborLoader(data, [5, 5], "val", batch_size=64)])
-    assert result.val_accuracy[0] == pytest.approx(score(rows, data.y[data.splits["val"]]).accuracy, abs=0.05)
+    assert result.val_accuracy[0] == pytest.approx(score(rows, data.y[data.splits["val"]])["accuracy"], abs=0.05)
 
 
 def test_a_module_with_layers_is_validated_exactly(data):
@@ -290,7 +290,7 @@ def test_early_stopping_stops_and_restores_the_best_weights(data, tmp_path):
     assert result.val_accuracy == [accuracies[best][0]]
     ids = data.splits["val"]
     loss = score(infer(result.model, data, ids), data.y[ids])
-    assert (loss.accuracy, loss.loss) == pytest.approx((accuracies[best][0], -accuracies[best][1]))
+    assert (loss["accuracy"], loss["loss"]) == pytest.approx((accuracies[best][0], -accuracies[best][1]))
     run = Run(tmp_path / "run")
     assert_same_weights(run.load_checkpoint("best")["model"], result.model.state_dict())
     assert run.metrics("end")[0]["reason"] == "early stop"
@@ -379,7 +379,7 @@ def test_a_step_tells_what_it_took(data):
         assert event.bytes > 0
     assert [e.step for e in seen.steps] == [e.batch for e in seen.steps] == list(range(1, 11))
     (line,) = seen.epochs
-    assert line["train_accuracy"] == pytest.approx(sum(e.accuracy * e.seeds for e in seen.steps) / 600)
+    assert line["train_accuracy"] == pytest.approx(sum(e.measures["accuracy"] * e.seeds for e in seen.steps) / 600)
     assert line["loss"] == pytest.approx(sum(e.loss * e.seeds for e in seen.steps) / 600)
     assert line["sampled"]["nodes"][0] == 60
     assert sum(line["sampled"]["edges"]) == pytest.approx(sum(e.edges for e in seen.steps) / 10)
@@ -482,14 +482,14 @@ def test_scores_are_accuracy_and_cross_entropy():
     rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
     labels = torch.tensor([0, 1, 1])
     found = score(rows, labels)
-    assert found.accuracy == pytest.approx(2 / 3)
-    assert found.loss == pytest.approx(float(F.cross_entropy(rows, labels)))
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert found["loss"] == pytest.approx(float(F.cross_entropy(rows, labels)))
 
 
 def test_the_score_of_several_labels_is_micro_f1():
     rows = torch.tensor([[1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]])
     labels = torch.tensor([[1, 0, 0], [0, 1, 1]])
-    assert score(rows, labels).accuracy == pytest.approx(2 * 2 / (3 + 3))
+    assert score(rows, labels)["accuracy"] == pytest.approx(2 * 2 / (3 + 3))
     assert count_right(-torch.ones(2, 3), torch.zeros(2, 3)) == 2  # nothing to find, nothing found
     assert float(node_loss(rows, labels)) == pytest.approx(float(F.binary_cross_entropy_with_logits(rows, labels.float())))
 
@@ -502,16 +502,6 @@ def test_class_weights_make_classes_count_the_same():
     assert total.tolist() == pytest.approx([1.5, 1.5, 1.5, 0])
     several = class_weights(torch.tensor([[1, 0], [0, 1], [0, 0], [1, 0]]), 2)
     assert several.tolist() == pytest.approx([1.0, 3.0])  # zeros per one
-
-
-def test_a_better_score_is_more_accurate_or_of_equals_the_more_certain():
-    from headrace.train.loop import Score
-
-    assert Score(0.5, 1.0).better_than(None)
-    assert Score(0.6, 2.0).better_than(Score(0.5, 1.0))
-    assert Score(0.5, 0.9).better_than(Score(0.5, 1.0))
-    assert not Score(0.5, 1.0).better_than(Score(0.5, 1.0))
-    assert not Score(0.4, 0.1).better_than(Score(0.5, 1.0))
 
 
 # Options

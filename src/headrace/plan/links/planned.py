@@ -144,7 +144,7 @@ def _memory(edges: LinkData, options: LinkOptions, memory: int) -> int:
 
 
 def _sizes(edges: LinkData, options: LinkOptions) -> dict[str, int]:
-    others, state = len(edges.valid) + len(edges.test), state_floats(options.dim, options.optimizer)
+    others, state = len(edges.val) + len(edges.test), state_floats(options.dim, options.optimizer)
     sizes = {"nodes": edges.num_nodes, "train": len(edges.train), "others": others, "state": state}
     return {**sizes, "edge_bytes": edges.train[:1].nbytes}
 

@@ -30,7 +30,7 @@ def edge_rate(edges: LinkData, options: LinkOptions) -> float:
     nodes = max(min(edges.num_nodes, _ROW_BYTES // (4 * options.dim)), 2)
     parts = {"partitions": 0, "buffer": 0, "buffer_on": "host", "memory": "", "storage": _without_disk(options)}
     decoder = ("complex" if edges.labeled else "dot") if options.decoder == "auto" else options.decoder
-    tried = replace(options, **parts, decoder=decoder, epochs=2, eval_every=0, warmup=0.0, schedule="constant")  # type: ignore[arg-type]
+    tried = replace(options, **parts, decoder=decoder, epochs=2, validate_every=0, warmup=0.0, schedule="constant")  # type: ignore[arg-type]
     rate = 0.0
     for batches in _BATCHES:
         triples = edges.train[: batches * options.batch_size].clone()

@@ -16,7 +16,8 @@ from headrace.nn import GNN
 from headrace.train.checkpoint import CheckpointError
 from headrace.train.inference.infer import infer
 from headrace.train.nodes.node import make_model, with_features
-from headrace.train.options import NodeOptions, from_plain
+from headrace.train.nodes.options import NodeOptions
+from headrace.train.options import from_plain
 from headrace.train.run import Run
 
 _ROWS = 1 << 18  # of a row group

@@ -90,9 +90,11 @@ def _encoded(options: LinkOptions, run: Run) -> Iterator[EncodedRows | None]:
 def _take(saved: dict[str, Any] | None, decoder: Decoder, run: Run) -> dict[str, Any]:
     if saved is None or saved["end"] is None:
         raise _unfinished(run)
-    decoder.load_state_dict(saved["decoder"])
+    weights = {name.removeprefix("decoder."): w for name, w in saved["model"].items() if name.startswith("decoder.")}
+    decoder.load_state_dict(weights)
     decoder.eval()
-    return saved
+    rows: dict[str, Any] = saved["recipe"]
+    return rows
 
 
 def _unfinished(run: Run) -> ValueError:

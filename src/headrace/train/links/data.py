@@ -16,7 +16,7 @@ class LinkData:
     """Edges as (head, relation, tail), in three splits; `labeled` where relations mean something."""
 
     train: Tensor  # [e, 3]
-    valid: Tensor
+    val: Tensor
     test: Tensor
     num_nodes: int
     num_relations: int
@@ -24,16 +24,17 @@ class LinkData:
 
     @classmethod
     def of(cls, data: Dataset, *, held_out: float = 0.05, seed: int = 0) -> LinkData:
-        """The splits of a knowledge graph (`train`, `valid` and `test` among the dataset's `extra`), or a graph's own edges.
+        """The splits of a knowledge graph (`train`, `val` or `valid`, and `test` in the dataset's `extra`), or a graph's own edges.
 
         Of a graph, `held_out` of the edges are for validation and as many for testing. An edge and its reverse are in the same
         split, or half of the answers would be in the training set. The split depends on the two nodes and the seed alone.
         """
         if "train" in data.extra and data.extra["train"].dim() == 2 and data.extra["train"].shape[1] >= 3:
             none = data.extra["train"][:0]
-            train, valid, test = parts = [data.extra.get(name, none)[:, :3].contiguous() for name in ("train", "valid", "test")]
+            splits = {**data.extra, "val": data.extra.get("val", data.extra.get("valid", none))}
+            train, val, test = parts = [splits.get(name, none)[:, :3].contiguous() for name in ("train", "val", "test")]
             relations = int(data.info.get("num_relations", 0)) or 1 + max(int(p[:, 1].max()) for p in parts if len(p))  # type: ignore[call-overload]
-            made = cls(train, valid, test, data.num_nodes, relations, labeled=True)
+            made = cls(train, val, test, data.num_nodes, relations, labeled=True)
         else:
             made = cls._of_graph(data, held_out, seed)
         made._check()
@@ -47,13 +48,13 @@ class LinkData:
         share = _mixed(_mixed(low + _mixed(torch.tensor(seed))) + high).double() / 2**63 / 2 + 0.5  # uniform in [0, 1)
         train = (share >= held_out) & (share < 1 - held_out)
         rest = share.argsort()  # held-out edges in a random order, so that the first of them stand for all
-        valid, test = rest[: int((share < held_out).sum())], rest[len(rest) - int((share >= 1 - held_out).sum()) :]
-        return cls(triples[train], triples[valid], triples[test], data.num_nodes, 1, labeled=False)
+        val, test = rest[: int((share < held_out).sum())], rest[len(rest) - int((share >= 1 - held_out).sum()) :]
+        return cls(triples[train], triples[val], triples[test], data.num_nodes, 1, labeled=False)
 
     def _check(self) -> None:
         if not len(self.train):
             raise ValueError("there are no edges to learn from: the training split is empty")
-        for name in ("train", "valid", "test"):
+        for name in ("train", "val", "test"):
             part: Tensor = getattr(self, name)
             if not len(part):
                 continue
@@ -64,7 +65,7 @@ class LinkData:
 
     def known(self, *splits: str, device: torch.device | str = "cpu") -> KnownEdges:
         """The edges of some splits, to look up on `device`; of all three by default."""
-        parts = [getattr(self, name) for name in splits or ("train", "valid", "test")]
+        parts = [getattr(self, name) for name in splits or ("train", "val", "test")]
         return KnownEdges(torch.cat(parts).to(device), num_nodes=self.num_nodes, num_relations=self.num_relations)
 
     def degrees(self) -> Tensor:

@@ -1,46 +1,116 @@
-"""What the disk did in an epoch: bytes, loads, how much of the time it was busy, and how long batches waited for it."""
+"""`DiskLinkRecipe`: link prediction whose rows are partitions on disk, of which some are in a buffer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
+from io import BytesIO
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from headrace.store import Partitioned, TrainedRows
+import torch
+
+from headrace.pipeline.orders import Order
+from headrace.store import BufferStep, Partitioned, Walk
+from headrace.train.inference.encoded import ENCODED
+from headrace.train.links.flow import FlowBatch
+from headrace.train.links.recipe import LinkRecipe
+from headrace.train.run import Run
 
 _COUNTS = ("loads", "write_backs", "bytes_read", "bytes_written")
 _SECONDS = ("read_seconds", "write_seconds", "busy_seconds", "stall_seconds")
 
 
-@contextmanager
-def disk_use_added(rows: TrainedRows, sums: dict[str, float]) -> Iterator[None]:
-    """Add to `sums` what rows on disk read and wrote in this block; what checkpoints write between blocks is not part of it."""
-    if not isinstance(rows, Partitioned):
-        yield
-        return
-    before = rows.use()
-    yield
-    use = asdict(rows.use() - before)
-    for name in (*_COUNTS, *_SECONDS):
-        sums[name] = sums.get(name, 0) + use[name]
+class DiskLinkRecipe(LinkRecipe):
+    """Rows have checkpoints of their own: all else is saved with those, in one commit, and a run ends with its last rows."""
 
+    keeps_best = False
 
-def disk_facts(rows: TrainedRows, sums: dict[str, float], *, seconds: float, edge_bytes: int) -> dict[str, Any]:
-    """For the log and for `--json`; nothing where no rows are on disk.
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        assert isinstance(self.flow.rows, Partitioned)
+        self.rows: Partitioned = self.flow.rows
+        self._walks = ExitStack()
+        self._epoch_use: dict[str, float] = {}  # what the disk did in the epoch so far
+        self._earlier_use: dict[str, float] = {}  # and in the epochs before
+        self._epochs = 0
 
-    bytes_read and bytes_written are of rows and state: for L loads of an order 2 L S / p in all, of S bytes with their padding.
-    edge_bytes are those of the edges, which are read through a mapping and may come from the page cache. `busy` is the share of the
-    time in which at least one read or write was under way.
-    """
-    if not isinstance(rows, Partitioned):
-        return {}
-    return {
-        "disk": {
-            **{name: int(sums.get(name, 0)) for name in _COUNTS},
-            "edge_bytes": edge_bytes,
-            "slot_bytes": rows.use().slot_bytes,
-            **{name: sums.get(name, 0.0) for name in _SECONDS},
-            "busy": min(sums.get("busy_seconds", 0.0) / max(seconds, 1e-9), 1.0),
+    def batches(self, epoch: int, first: int) -> Iterator[FlowBatch]:
+        """As in memory. What checkpoints write between flights is not counted as part of an epoch."""
+        before, begin = self.rows.use(), perf_counter()
+        with ExitStack() as self._walks:
+            yield from super().batches(epoch, first)
+        use = asdict(self.rows.use() - before) | {"seconds": perf_counter() - begin}
+        self._epoch_use = _added(self._epoch_use, {name: use[name] for name in (*_COUNTS, *_SECONDS, "seconds")})
+
+    def source(self, epoch: int) -> Iterator[FlowBatch]:
+        """Each batch with a hold on the partitions that it needs."""
+        order = self.plan(epoch).order
+        assert order is not None
+        walk: Walk | None = None
+        steps: Iterator[BufferStep] = iter(())
+        at = -1
+        current: tuple[int, ...] = ()
+        for batch in super().source(epoch):
+            step = batch.edges.step
+            if walk is None:  # what is resident stays so from one flight to the next
+                at, left = step - 1, Order(order.partitions, order.states[step:], order.buckets[step:])
+                walk = self._walks.enter_context(self.rows.walk(left))
+                steps = iter(walk)
+            while at < step:
+                current, at = next(steps).state, at + 1
+            batch.hold = walk.hold(current)
+            yield batch
+        if not self._landed:
+            for _ in steps:  # states without edges at the end bring in what the next epoch starts with
+                pass
+
+    def _encoded_file(self) -> Path | None:
+        return None if self.folder is None else self.folder / ENCODED
+
+    def _saved_rows(self) -> dict[str, Any]:
+        return {"epoch_use": self._epoch_use, "earlier_use": self._earlier_use, "epochs": self._epochs}
+
+    def _load_rows(self, state: dict[str, Any]) -> None:
+        self._epoch_use, self._earlier_use, self._epochs = (state[name] for name in ("epoch_use", "earlier_use", "epochs"))
+
+    def save(self, run: Run, state: dict[str, Any]) -> None:
+        data = BytesIO()
+        torch.save({**state, "log_position": run.log_position()}, data)
+        self.rows.checkpoint(data.getvalue())
+
+    def load(self, run: Run) -> dict[str, Any] | None:
+        saved = self.rows.extra
+        if not isinstance(saved, bytes):
+            return None
+        state: dict[str, Any] = torch.load(BytesIO(saved), weights_only=True, map_location="cpu")
+        return state
+
+    def facts(self) -> dict[str, Any]:
+        used, self._epoch_use = self._epoch_use, {}
+        self._earlier_use, self._epochs = _added(self._earlier_use, used), self._epochs + 1
+        return {**super().facts(), "disk": self._shown(used, epochs=1)}
+
+    def finish(self, run: Run | None) -> dict[str, Any]:
+        return {**super().finish(run), "disk": self._shown(self._earlier_use, epochs=self._epochs)}
+
+    def _shown(self, used: dict[str, float], *, epochs: int) -> dict[str, Any]:
+        """For the log and for `--json`.
+
+        bytes_read and bytes_written are of rows and state: for L loads of an order 2 L S / p in all, of S bytes with their padding.
+        edge_bytes are those of the edges, which are read through a mapping and may come from the page cache. `busy` is the share of
+        the time in which at least one read or write was under way.
+        """
+        return {
+            **{name: int(used.get(name, 0)) for name in _COUNTS},
+            "edge_bytes": epochs * self.flow.triples.nbytes,
+            "slot_bytes": self.rows.use().slot_bytes,
+            **{name: used.get(name, 0.0) for name in _SECONDS},
+            "busy": min(used.get("busy_seconds", 0.0) / max(used.get("seconds", 0.0), 1e-9), 1.0),
         }
-    }
+
+
+def _added(sums: dict[str, float], more: dict[str, float]) -> dict[str, float]:
+    return {name: sums.get(name, 0) + value for name, value in more.items()}

@@ -22,7 +22,7 @@ def encoder_memory(options: LinkOptions, *, nodes: int, train: int, state: int, 
     rows, edges = sampled(options, nodes=int(nodes * share))
     width = max(options.dim, options.hidden)
     moved = rows * 4 * (options.dim + state) + 8 * rows + 4 * edges
-    parts["neighbors in flight"] = heap * (options.staleness + 2) * moved
+    parts["neighbors in flight"] = heap * (options.in_flight + 2) * moved
     parts["a batch's layers"] = heap * _COPIES * rows * 4 * width
     near = 2 * _ROWS_BYTES * train // options.partitions if options.partitions else _GRAPH_BYTES * train
     parts["nodes while encoded"] = _COPIES * piece + near

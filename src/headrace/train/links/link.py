@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import headrace
 from headrace.graph import Dataset
 from headrace.nn import GNN, Decoder
+from headrace.ranks import Alone
 from headrace.store import Partitioned, PinnedBuffers, TrainedArray, TrainedRows
+from headrace.train.fit import FREE, Setup, describe, fit, spread
 from headrace.train.inference.encoded import evaluated_with
 from headrace.train.links.data import LinkData
+from headrace.train.links.disk import DiskLinkRecipe
 from headrace.train.links.edges import BucketedEdges
 from headrace.train.links.encoder import LinkEncoder, make_encoder
 from headrace.train.links.flow import LinkFlow
-from headrace.train.links.loop import LinkTrainer
 from headrace.train.links.memory import ROW_TYPES, SPARE, spare_slots
 from headrace.train.links.options import LinkOptions, decoder_of
 from headrace.train.links.predicted import beside_measured
+from headrace.train.links.recipe import LinkRecipe
 from headrace.train.links.row_optimizer import RowOptimizer
-from headrace.train.links.state import SavedRows
-from headrace.train.nodes.node import check_same, torch_threads
-from headrace.train.options import as_plain
+from headrace.train.loop import Trainer
+from headrace.train.options import LoopOptions
+from headrace.train.recipe import Recipe
 from headrace.train.run import Run
 from headrace.train.watch import Watcher
-
-# What may differ when a run goes on: it does not change what the run computes.
-_FREE = {"threads", "checkpoint_seconds", "log_every", "memory"}
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,14 @@ class LinkResult:
     encoder: GNN | None = None  # the network between rows and decoder, if the options ask for one
     encoded: TrainedArray | None = None  # what it makes of the rows, which the decoder scores; on disk, the run's encoded.npy
     plan: dict[str, Any] | None = None  # bytes and seconds of an epoch, predicted and measured, where the run has a plan
+    repeats: dict[str, Any] | None = None  # mean and spread of the MRR over several seeds; the rest is of the last
 
     def summary(self) -> dict[str, Any]:
         """As `result.json` and `--json` have it."""
         run = None if self.run is None else str(self.run)
         facts = {"bytes": self.bytes, "disk": self.disk, "peak_memory": self.peak_memory, "run": run}
         facts |= {} if self.plan is None else {"plan": self.plan}
+        facts |= {} if self.repeats is None else {"repeats": self.repeats}
         return {"test": self.test, "val_mrr": self.val_mrr, "seconds": self.seconds, **facts}
 
 
@@ -75,7 +78,7 @@ def link(
     """Train embeddings of the nodes of `data`, a knowledge graph or any graph, to predict its edges.
 
     out: the run's directory: options, metrics, a timeline, checkpoints, and the rows where they live on disk.
-    resume: go on with the run at `out` from its last checkpoint. With staleness 1 the end is the same, bit by bit, as if it had
+    resume: go on with the run at `out` from its last checkpoint. With staleness 0 the end is the same, bit by bit, as if it had
         never stopped.
     plan: what the options come from (`PlannedLink.record`), kept with the run; its predictions stand beside what was measured.
 
@@ -91,8 +94,6 @@ def link(
     ('full', True)
     """
     options = options or LinkOptions()
-    if resume and out is None:
-        raise ValueError("resume goes on with the run at out: say which")
     if options.storage == "disk" and out is None:
         raise ValueError("storage disk keeps rows in the run's directory: pass out")
     edges = LinkData.of(data, held_out=options.held_out, seed=options.seed)
@@ -102,77 +103,90 @@ def link(
         options,
         nodes=edges.num_nodes,
         train=len(edges.train),
-        others=len(edges.valid) + len(edges.test),
+        others=len(edges.val) + len(edges.test),
         edge_bytes=edges.train[:1].nbytes,
         state=RowOptimizer(options.optimizer).state_width(options.dim),
     )
-    torch.manual_seed(options.seed)
-    decoder = make_decoder(edges, options)
-    header = header_of(data, edges, options, spec, decoder) | ({} if plan is None else {"plan": plan})
-    run = None if out is None else _open_run(out, header, resume)
-    with torch_threads(options.threads), ExitStack() as opened:
-        folder = None if run is None else run.path
-        trainer = make_trainer(edges, options, decoder, opened, folder=folder, run=run, watcher=watcher, spare=spare)
-        rows = trainer.flow.rows
-        if resume:
-            trainer.restore()
-        end = trainer.fit(run.header if run is not None else header)
-        encoder = trainer.flow.encoder
-        encoded = trainer.scored() if encoder is not None and isinstance(rows, TrainedArray) else None
-    path = None if out is None else Path(out)
-    kept = rows if isinstance(rows, TrainedArray) else None
+    ends, recipe = fit(
+        partial(_recipe, edges, spare),
+        options,
+        header=_header(data, edges, spec, plan),
+        out=out,
+        resume=resume,
+        watcher=watcher,
+        free=FREE | {"memory"},
+        folder_first=True,
+    )
+    assert isinstance(recipe, LinkRecipe)
+    end, flow = ends[-1], recipe.flow
+    run = None if out is None else Run(out)
+    last = run if run is None or options.repeats == 1 else Run(run.path / f"repeat-{options.repeats - 1}")
+    encoded = recipe.scored() if flow.encoder is not None and isinstance(flow.rows, TrainedArray) else None
     result = LinkResult(
-        end["test"],
+        end.get("test", {}),
         end["val_mrr"],
-        end["seconds"],
-        decoder.eval(),
-        kept,
-        rows.nbytes,
-        path,
+        sum(e["seconds"] for e in ends),
+        flow.decoder.eval(),
+        flow.rows if isinstance(flow.rows, TrainedArray) else None,
+        flow.rows.nbytes,
+        None if run is None else run.path,
         disk=end.get("disk"),
         peak_memory=end.get("memory", {}).get("peak", 0),
-        encoder=None if encoder is None else encoder.model.eval(),
+        encoder=None if flow.encoder is None else flow.encoder.model.eval(),
         encoded=encoded if isinstance(encoded, TrainedArray) else None,
-        plan=None if run is None or "plan" not in run.header else beside_measured(run.header["plan"], run.metrics("epoch")),
+        plan=None if last is None or "plan" not in last.header else beside_measured(last.header["plan"], last.metrics("epoch")),
+        repeats=None
+        if options.repeats == 1
+        else {n: spread([e[n] for e in ends if e[n] is not None]) for n in ("val_mrr", "test_mrr")},
     )
     if run is not None:
         run.save_result(result.summary())
     return result
 
 
-def make_trainer(
-    edges: LinkData,
-    options: LinkOptions,
-    decoder: Decoder,
-    opened: ExitStack,
-    *,
-    folder: Path | None = None,
-    run: Run | None = None,
-    watcher: Watcher | None = None,
-    spare: int = SPARE,
-) -> LinkTrainer:
-    """All that trains: with storage disk, rows and edges are in `folder`, and open until `opened` ends. Without a run nothing is
-    logged or saved."""
+def _spread_of(ends: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return spread([end[name] for end in ends if end[name] is not None])
+
+
+def _recipe(edges: LinkData, spare: int, setup: Setup) -> LinkRecipe:
+    if setup.ranks.size > 1:
+        raise ValueError(f"train link works on one rank, and there are {setup.ranks.size}: start it without torchrun")
+    return make_recipe(edges, setup.options, setup, spare=spare)
+
+
+def make_recipe(
+    edges: LinkData, options: LinkOptions, setup: Setup, *, decoder: Decoder | None = None, spare: int = SPARE
+) -> LinkRecipe:
+    """All that trains: with storage disk, rows and edges are in the folder, and open until `setup.opened` ends."""
     file: BucketedEdges | None = None
     if options.storage == "disk":
-        assert folder is not None
-        place = folder / "edges.bin"
+        assert setup.folder is not None
+        place = setup.folder / "edges.bin"
         file = BucketedEdges.write(
             place, edges.train, num_nodes=edges.num_nodes, partitions=options.partitions, threads=options.threads
         )
-    rows = _rows(edges, options, folder, opened, spare)
+    rows = _rows(edges, options, setup, spare)
     triples = edges.train if file is None else file.triples
-    encoder = None if options.encoder == "none" else LinkEncoder(triples, edges.num_nodes, options)
     flow = LinkFlow(
         triples,
         rows,
-        decoder,
+        decoder or make_decoder(edges, options),
         options,
         weight=edges.degrees() if options.negative_weights == "degree" else None,
         known=edges.known("train") if options.filter_negatives else None,
-        encoder=encoder,
+        encoder=None if options.encoder == "none" else LinkEncoder(triples, edges.num_nodes, options),
     )
-    return LinkTrainer(edges, flow, SavedRows(rows, decoder, encoder), run, watcher or Watcher(), file=file)
+    kind = DiskLinkRecipe if options.storage == "disk" else LinkRecipe
+    return kind(edges, flow, watcher=setup.watcher, trace=setup.trace, folder=setup.folder, file=file)
+
+
+def make_trainer(
+    edges: LinkData, options: LinkOptions, opened: ExitStack, *, folder: Path | None = None, watcher: Watcher | None = None
+) -> Trainer:
+    """A trainer without a run: nothing is logged or saved. What it opens is closed with `opened`."""
+    watcher = watcher or Watcher()
+    recipe = make_recipe(edges, options, Setup(options, folder, None, Alone(), 1, watcher, opened))
+    return Trainer(recipe, options, None, watcher)
 
 
 def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
@@ -182,7 +196,7 @@ def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
     return made.to(options.device)
 
 
-def _rows(edges: LinkData, options: LinkOptions, folder: Path | None, opened: ExitStack, spare: int) -> TrainedRows:
+def _rows(edges: LinkData, options: LinkOptions, setup: Setup, spare: int) -> TrainedRows:
     """New rows, or those of a run that goes on."""
     state = RowOptimizer(options.optimizer).state_width(options.dim)
     init, dtype = (options.init, options.seed), ROW_TYPES[options.row_type]
@@ -200,8 +214,8 @@ def _rows(edges: LinkData, options: LinkOptions, folder: Path | None, opened: Ex
             pool=pool,
             threads=options.threads,
         )
-    assert folder is not None
-    path, where = folder / "rows", options.device if options.buffer_on == "device" else "cpu"
+    assert setup.folder is not None
+    path, where = setup.folder / "rows", options.device if options.buffer_on == "device" else "cpu"
     if not path.exists():
         Partitioned.create(
             path,
@@ -215,24 +229,20 @@ def _rows(edges: LinkData, options: LinkOptions, folder: Path | None, opened: Ex
             threads=options.threads,
         )
     store = Partitioned.open(path, capacity=options.buffer, spare=spare, device=where, pool=pool, threads=options.threads)
-    return opened.enter_context(store)
+    return setup.opened.enter_context(store)
 
 
-def _open_run(out: str | Path, header: dict[str, Any], resume: bool) -> Run:
-    if not resume:
-        return Run.create(out, header)
-    run = Run(out)
-    if run.header["task"] != "link":
-        raise ValueError(f"{run.path} is a run of task {run.header['task']}, not of link")
-    check_same(run.header["options"], header["options"], run.path, free=_FREE)
-    for name in ("nodes", "edges", "relations"):
-        begun, now = run.header["dataset"][name], header["dataset"][name]
-        if begun != now:
-            raise ValueError(f"{run.path} was begun on another dataset: it had {name} {begun}, this one has {now}")
-    return run
+def _header(
+    data: Dataset, edges: LinkData, spec: str | None, plan: dict[str, Any] | None
+) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
+    def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
+        assert isinstance(options, LinkOptions)
+        return header_of(data, edges, options, spec) | ({} if plan is None else {"plan": plan})
+
+    return header
 
 
-def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | None, decoder: Decoder) -> dict[str, Any]:
+def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | None) -> dict[str, Any]:
     """What `options.json` says of a run."""
     if options.negatives == 0:
         negatives = "all nodes"
@@ -240,24 +250,17 @@ def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | 
         negatives = f"nodes of the {options.buffer} of {options.partitions} partitions that are resident"
     else:
         negatives = "any nodes"
-    near = f"edges between the {options.buffer} resident partitions" if options.partitions else "all training edges"
-    encoder = {"neighbors_from": near, "evaluated_with": evaluated_with(options)} if options.encoder != "none" else {}
+    neighbors = f"edges between the {options.buffer} resident partitions" if options.partitions else "all training edges"
+    encoder = {"neighbors_from": neighbors, "evaluated_with": evaluated_with(options)} if options.encoder != "none" else {}
     weights = sum(weight.numel() for weight in make_encoder(options).parameters()) if options.encoder != "none" else 0
-    return {
-        "task": "link",
-        "headrace": headrace.__version__,
-        "dataset": {
-            "spec": spec,
-            "name": data.info.get("name"),
-            "nodes": edges.num_nodes,
-            "edges": len(edges.train),
-            "relations": edges.num_relations,
-            "valid": len(edges.valid),
-            "test": len(edges.test),
-            "best_accuracy": None,
-        },
-        "options": as_plain(options),
-        "negatives_from": negatives,
-        **encoder,
-        "parameters": edges.num_nodes * options.dim + decoder.relation.numel() + weights,
+    dataset = {
+        "spec": spec,
+        "name": data.info.get("name"),
+        "nodes": edges.num_nodes,
+        "edges": len(edges.train),
+        "relations": edges.num_relations,
+        "val": len(edges.val),
+        "test": len(edges.test),
     }
+    parameters = edges.num_nodes * options.dim + decoder_of(edges.num_relations, options).relation.numel() + weights
+    return describe("link", dataset, options, parameters, negatives_from=negatives, **encoder)

@@ -45,12 +45,12 @@ def memory_of(
     else:
         if on_host:
             parts["rows and state"] = nodes * (width * row_bytes(options) + 4 * state)
-            if options.eval_every:
+            if options.validate_every:
                 parts["best rows so far"] = nodes * width * row_bytes(options)
         parts["edges"] = train * edge_bytes + (8 * train if options.partitions else 0) + _STEP_BYTES * train
     if options.negatives:
         rows = 2 * options.batch_size + options.chunks * options.negatives
-        parts["batches in flight"] = _HEAP * (options.staleness + 2) * rows * 4 * (width + state)
+        parts["batches in flight"] = _HEAP * (options.in_flight + 2) * rows * 4 * (width + state)
         scores = 2 * options.batch_size * 4 * options.negatives
         parts["a batch's scores and gradients"] = _HEAP * (8 * rows * 4 * width + 6 * scores)
     elif on_host:

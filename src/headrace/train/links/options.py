@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Literal
 
 from headrace._sizes import parse_size
 from headrace.nn import RESCAL, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
@@ -19,8 +19,9 @@ class LinkOptions(LoopOptions):
 
     epochs: int = option(10, "passes over the training edges")
     lr: float = option(0.1, "learning rate of rows, relations and an encoder's weights")
+    validate_every: int = option(0, "epochs from one validation to the next (0: only after the last)")
     staleness: int = option(
-        1, "batches in flight, at the most; 1 is exact; with a GPU and more, a row may miss the updates of so many batches"
+        0, "batches that begin before an earlier one has ended (0: exact); with a GPU, a row may miss the updates of so many"
     )
     decoder: Literal["auto", "dot", "distmult", "complex", "rescal", "transe", "rotate"] = option(
         "auto", "how an edge is scored (auto: complex where edges have relations, else dot)"
@@ -65,8 +66,7 @@ class LinkOptions(LoopOptions):
         "comet", "in which partitions come together"
     )
     held_out: float = option(0.05, "share of edges kept for validation, and for testing, where there is no official split")
-    eval_every: int = option(0, "epochs from one validation to the next (0: only after the last)")
-    eval_edges: int = option(
+    val_edges: int = option(
         -1, "validation edges that are ranked, the first ones (0: all; -1: all, or some where it would take long)"
     )
     test_edges: int = option(-1, "test edges that are ranked, the first ones (0: all; -1: all, or some if that took long)")
@@ -76,17 +76,8 @@ class LinkOptions(LoopOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        hints = get_type_hints(type(self))
-        for name in (f.name for f in fields(self) if get_origin(hints[f.name]) is Literal):
-            if getattr(self, name) not in get_args(hints[name]):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(hints[name]))}, not {getattr(self, name)!r}")
-        least_of = {"staleness": 1, "dim": 1, "batch_size": 1, "negatives": 0, "chunks": 1, "candidates": 1}
-        for name, least in {**least_of, "eval_edges": -1, "test_edges": -1}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("regularization", "temperature", "eval_every", "partitions", "buffer", "init"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        self._check_at_least(dim=1, batch_size=1, negatives=0, chunks=1, candidates=1, val_edges=-1, test_edges=-1)
+        self._check_not_negative("regularization", "temperature", "partitions", "buffer", "init")
         for name, most in {"degree_fraction": 1.0, "held_out": 0.45}.items():
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be from 0 to {most:g}, not {getattr(self, name)}")
@@ -99,6 +90,11 @@ class LinkOptions(LoopOptions):
     def memory_bytes(self) -> int:
         """The memory that was given, in bytes; 0 for any."""
         return parse_size(self.memory) if self.memory else 0
+
+    @property
+    def in_flight(self) -> int:
+        """Batches in flight, at the most."""
+        return self.staleness + 1
 
     @property
     def fanouts(self) -> tuple[int, ...]:
@@ -131,8 +127,8 @@ class LinkOptions(LoopOptions):
                 raise ValueError("negatives 0 scores every node: it needs storage device and no partitions")
             if self.row_type != "fp32":
                 raise ValueError(f"negatives 0 computes on the rows themselves: row_type must be fp32, not {self.row_type}")
-            if self.staleness > 1:
-                raise ValueError(f"negatives 0 updates every row in every step: staleness must be 1, not {self.staleness}")
+            if self.staleness:
+                raise ValueError(f"negatives 0 updates every row in every step: staleness must be 0, not {self.staleness}")
             if self.loss != "softmax":
                 raise ValueError(f"negatives 0 is a softmax over all nodes: it does not go with loss {self.loss}")
 

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
+from headrace.ranks import Ranks
 from headrace.store import BufferPool, Cached, FileRows, Store, returned_memory
 from headrace.train.inference.infer_rows import RowsInference
 from headrace.train.nodes.memory import BatchSize, cache_budget
+from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
-from headrace.train.options import NodeOptions
 
 _SLACK = 1.25  # batches differ in size: how much larger than the first one they may be
 
@@ -72,12 +73,14 @@ class DiskRecipe(NodeRecipe):
         *,
         features: FileRows,
         folder: Path | None = None,
+        ranks: Ranks | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.features, self.folder, self.trace = features, folder, trace
         self.cache: Cached | None = None
         self.disk: dict[str, Any] = {}  # of the last epoch, for the log
         self._flow: Pipeline | None = None
-        super().__init__(data, model, options, trace)
+        super().__init__(data, model, options, trace, ranks=ranks, accumulate=accumulate)
         self.batch_size = self._measured()
         self._check_memory()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
@@ -12,24 +12,40 @@ import torch
 from torch import Tensor, nn
 
 from headrace.graph import Dataset
-from headrace.loader import Batch, NeighborLoader, WholeBatch
+from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
 from headrace.nn import GNN, Layer
 from headrace.pipeline import StageTimes, Trace
+from headrace.ranks import Alone, Ranks
 from headrace.store import Store, Tiered, hot_order, rows_for
 from headrace.train.clock import Clock
 from headrace.train.inference.infer import infer, layers_of
-from headrace.train.loop import Score, Step
+from headrace.train.measure import Measure
 from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
-from headrace.train.nodes.score import class_weights, count_right, node_loss, score
-from headrace.train.options import NodeOptions
+from headrace.train.nodes.options import NodeOptions
+from headrace.train.nodes.score import class_weights, count_right, loss_weight, node_loss, score
+from headrace.train.recipe import Progress, Recipe, Step
 
 
-class NodeRecipe:
-    """Node classification, as the training loop sees it."""
+class NodeRecipe(Recipe):
+    """Node classification, as the training loop sees it. `shard` says which batches are made here, of those of all ranks."""
 
-    def __init__(self, data: Dataset, model: nn.Module, options: NodeOptions, trace: Trace | None = None) -> None:
+    measures = (Measure("accuracy", format=".2%"), Measure("loss", better="lower"))
+
+    def __init__(
+        self,
+        data: Dataset,
+        model: nn.Module,
+        options: NodeOptions,
+        trace: Trace | None = None,
+        *,
+        ranks: Ranks | None = None,
+        accumulate: int = 1,
+    ) -> None:
         assert data.y is not None
+        self.ranks, self.accumulate = ranks or Alone(), accumulate
+        if options.full_batch and self.ranks.size > 1:
+            raise ValueError(f"full_batch is one batch per step, and there are {self.ranks.size} ranks: train it on one")
         self.device = torch.device(options.device)
         self.data, self.model, self.options = data, model.to(self.device), options
         self.labels: Tensor = data.y
@@ -59,8 +75,7 @@ class NodeRecipe:
                 f"validate exact needs a model with layers, and {type(model).__name__} has none: choose auto or sampled"
             )
 
-    @property
-    def num_batches(self) -> int:
+    def num_batches(self, epoch: int) -> int:
         return 1 if self.loader is None else len(self.loader)
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
@@ -77,7 +92,7 @@ class NodeRecipe:
         with clock("forward"), self._precision():
             rows = self.model(self.whole).index_select(0, self.seeds)
             loss = node_loss(rows, self.seed_labels, self.weight)
-        return Step(loss, len(rows), count_right(rows.detach(), self.seed_labels))
+        return Step(loss, len(rows), {"accuracy": count_right(rows.detach(), self.seed_labels)})
 
     def _batch_loss(self, batch: Batch, clock: Clock) -> Step:
         there = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
@@ -93,7 +108,8 @@ class NodeRecipe:
         return Step(
             loss,
             batch.batch_size,
-            right,
+            {"accuracy": right},
+            None if self.weight is None else loss_weight(there.y, self.weight),  # type: ignore[arg-type]
             sample.num_sampled_nodes,
             sample.num_sampled_edges,
             read * self.data.num_features * self.data.x.element_size(),  # type: ignore[union-attr]
@@ -105,15 +121,15 @@ class NodeRecipe:
             rows = self.model(batch)
             return node_loss(rows, batch.y, self.weight), count_right(rows.detach(), batch.y)
 
-    def validate(self, progress: Callable[[int, int], None]) -> Score | None:
+    def validate(self, progress: Progress) -> dict[str, Any] | None:
         if self.options.validate == "none" or "val" not in self.data.splits:
             return None
         return self._scores(("val",), progress)["val"]
 
-    def test(self, progress: Callable[[int, int], None]) -> dict[str, float | None]:
+    def test(self, progress: Progress) -> dict[str, dict[str, Any] | None]:
         names = [name for name in ("train", "val", "test") if name in self.data.splits]
         scores = self._scores(tuple(names), progress)
-        return {f"{name}_accuracy": scores[name].accuracy if name in scores else None for name in ("train", "val", "test")}
+        return {name: scores.get(name) for name in ("train", "val", "test")}
 
     def stages(self) -> list[StageTimes]:
         return [] if self.loader is None else self.loader.stage_times
@@ -135,19 +151,15 @@ class NodeRecipe:
             facts["tiers"] = [asdict(tier) for tier in self.rows.use().tiers]  # since the run began
         return facts
 
-    def _scores(self, names: tuple[str, ...], progress: Callable[[int, int], None]) -> dict[str, Score]:
+    def _scores(self, names: tuple[str, ...], progress: Progress) -> dict[str, dict[str, float]]:
         nodes = {name: self.data.splits[name] for name in names}
         together = torch.cat(list(nodes.values()))
         with self._precision():
             rows = self._predict(together, progress)
-        found: dict[str, Score] = {}
-        begin = 0
-        for name, ids in nodes.items():
-            found[name] = score(rows[begin : begin + len(ids)].float(), self.labels[ids])
-            begin += len(ids)
-        return found
+        parts = rows.float().split([len(ids) for ids in nodes.values()])
+        return {name: score(part, self.labels[ids]) for (name, ids), part in zip(nodes.items(), parts, strict=True)}
 
-    def _predict(self, nodes: Tensor, progress: Callable[[int, int], None]) -> Tensor:
+    def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         """The model's rows of some nodes, as in evaluation."""
         if self.exact and self.whole is None:
             return infer(self.model, self.data, nodes, progress=progress)
@@ -189,7 +201,12 @@ class NodeRecipe:
             mode="cpu" if on_cpu else options.mode,
             rows=self.rows,
             trace=trace,
+            shard=self._shard() if shuffle and self.ranks.size > 1 else None,
         )
+
+    def _shard(self) -> Shard:
+        """The batches of a training epoch that are made here."""
+        return Shard(self.ranks.rank, self.ranks.size, tail="empty", accumulate=self.accumulate)
 
     def _placed_rows(self) -> Store | None:
         """Features where the GPU reads them, if there is one and it samples."""

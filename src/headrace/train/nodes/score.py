@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headrace.train.loop import Score
-
 
 def node_loss(rows: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
     """Cross entropy of classes, or of each label where there are several.  # [n, classes], [n] or [n, classes]"""
@@ -26,10 +24,15 @@ def count_right(rows: Tensor, labels: Tensor) -> Tensor:
     return (rows.argmax(dim=1) == labels).sum()
 
 
-def score(rows: Tensor, labels: Tensor) -> Score:
-    """Of predictions, in one piece."""
+def score(rows: Tensor, labels: Tensor) -> dict[str, float]:
+    """Accuracy and loss of predictions, in one piece."""
     with torch.no_grad():
-        return Score(float(count_right(rows, labels)) / max(len(rows), 1), float(node_loss(rows, labels)))
+        return {"accuracy": float(count_right(rows, labels)) / max(len(rows), 1), "loss": float(node_loss(rows, labels))}
+
+
+def loss_weight(labels: Tensor, weight: Tensor) -> Tensor | None:
+    """What `node_loss` is a mean over, where that is not the number of nodes: the sum of their classes' weights.  # [n] -> []"""
+    return None if labels.dim() == 2 else weight[labels.long()].sum()
 
 
 def class_weights(labels: Tensor, classes: int) -> Tensor:

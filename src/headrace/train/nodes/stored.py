@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from headrace.graph import Dataset
-from headrace.pipeline import Trace
 from headrace.store import FileRows
+from headrace.train.fit import Setup
 from headrace.train.nodes.disk import DiskRecipe
 from headrace.train.nodes.features import features_on_disk
+from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.resident import ResidentRecipe, training_first
-from headrace.train.options import NodeOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +25,18 @@ class StoredData:
     data: Dataset
     features: FileRows
 
-    def recipe(self, model: nn.Module, options: NodeOptions, trace: Trace | None, *, folder: Path | None) -> DiskRecipe:
-        kind: type[DiskRecipe] = ResidentRecipe if options.storage == "resident" else DiskRecipe
-        return kind(self.data, model, options, trace, features=self.features, folder=folder)
+    def recipe(self, model: nn.Module, setup: Setup) -> DiskRecipe:
+        kind: type[DiskRecipe] = ResidentRecipe if setup.options.storage == "resident" else DiskRecipe
+        return kind(
+            self.data,
+            model,
+            setup.options,
+            setup.trace,
+            features=self.features,
+            folder=setup.folder,
+            ranks=setup.ranks,
+            accumulate=setup.accumulate,
+        )
 
 
 def stored_data(data: Dataset, options: NodeOptions, out: Path | None) -> StoredData:

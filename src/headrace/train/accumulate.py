@@ -1,0 +1,139 @@
+"""`Accumulator`: one update from several batches, made by one rank or by many, with the same bits.
+
+The batches of a step are numbered; rank r of n makes those with number i % n == r. Each batch's gradient of its mean loss, times
+what that is a mean over, is added in the order of batches, and the sum is divided by what all of them are means over. So the loss
+of a step is the sum over its seeds divided by their number, however they were dealt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.ranks import Exchange, Ranks, sum_gradients
+from headrace.train.clock import Clock
+from headrace.train.recipe import Recipe, Step
+from headrace.train.statistics import RunningStatistics
+
+_HOPS = 16  # that a report has room for
+
+
+@dataclass(frozen=True)
+class WideStep:
+    """What came of a step: its batches in order, and what any rank asked for."""
+
+    batches: list[Step]
+    asked: int  # bits, of all ranks
+
+    @property
+    def not_finite(self) -> int | None:
+        """The number of the first batch whose loss is not finite."""
+        return next((number for number, done in enumerate(self.batches) if not math.isfinite(float(done.loss))), None)
+
+
+class Accumulator:
+    """Makes the wide steps of a recipe on one of `ranks`, which speak through `exchange` where there are several."""
+
+    def __init__(self, recipe: Recipe, ranks: Ranks, exchange: Exchange | None) -> None:
+        if recipe.update is None:
+            raise ValueError(f"{type(recipe).__name__} updates its weights by itself, batch by batch: it trains on one rank")
+        self.recipe, self.update, self.ranks, self.exchange = recipe, recipe.update, ranks, exchange
+        self.statistics = RunningStatistics(recipe.model)
+        self._names = [measure.name for measure in recipe.measures]
+        self._dtype = torch.float32
+        for parameter in self.update.parameters:
+            self._dtype = torch.promote_types(self._dtype, parameter.dtype)
+        self._size = sum(parameter.numel() for parameter in self.update.parameters)
+
+    def step(self, batches: Iterator[Any], count: int, *, epoch: int, first: int, rate: float, ask: int, clock: Clock) -> WideStep:
+        """Batches `first` to `first + count` of an epoch, of which this rank's are the next of `batches`; then one update.
+
+        ask: bits that all ranks learn of. If a loss is not finite, nothing is updated.
+        """
+        parts: list[Tensor] = []
+        reports: list[Tensor] = []
+        self.update.begin(rate)
+        self.statistics.begin()
+        for index in range(first + self.ranks.rank, first + count, self.ranks.size):
+            with clock("wait", index):
+                batch = next(batches)
+            self.update.seed(epoch, index)
+            self.update.optimizer.zero_grad(set_to_none=True)
+            self.statistics.before()
+            done = self.recipe.gradients(batch, clock)
+            del batch  # its buffers serve the next one
+            weight = _number(done.seeds if done.weight is None else done.weight)
+            parts.append(self._flat().mul_(weight))
+            reports.append(self._report(done, weight))
+        with clock("exchange", first):
+            asked, rows = self._exchanged(reports, count, ask)
+            gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=self._like())
+        wide = WideStep([self._read(row) for row in rows.tolist()], asked)
+        self.statistics.fold(rows[:, rows.shape[1] - self.statistics.width :])
+        if wide.not_finite is None:
+            self._spread(gradient.div_(math.fsum(rows[:, 2].tolist())))
+            with clock("step", first):
+                self.update()
+        return wide
+
+    def _like(self) -> Tensor:
+        return torch.empty(self._size, dtype=self._dtype, device=self.update.parameters[0].device)
+
+    def _flat(self) -> Tensor:  # -> [size]
+        parameters = self.update.parameters
+        return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).to(self._dtype) for p in parameters])
+
+    def _spread(self, gradient: Tensor) -> None:
+        for parameter, part in zip(
+            self.update.parameters, gradient.split([p.numel() for p in self.update.parameters]), strict=True
+        ):
+            parameter.grad = part.view_as(parameter).to(parameter.dtype)
+
+    def _report(self, done: Step, weight: float) -> Tensor:
+        """All that the log and the other ranks want to know of a batch.  # -> [width] float64"""
+        if max(len(done.nodes), len(done.edges)) > _HOPS:
+            raise ValueError(f"a step of several batches counts at most {_HOPS - 1} hops, not {len(done.nodes) - 1}")
+        numbers = [
+            float(done.loss),
+            done.seeds,
+            weight,
+            done.bytes,
+            *(float(done.sums.get(name, math.nan)) for name in self._names),
+        ]
+        for sizes in (done.nodes, done.edges):
+            numbers += [len(sizes), *sizes, *[0] * (_HOPS - len(sizes))]
+        return torch.cat([torch.tensor(numbers, dtype=torch.float64), self.statistics.after()])
+
+    def _read(self, row: list[float]) -> Step:
+        loss, seeds, weight, read, *rest = row
+        sums: dict[str, Tensor | float] = {
+            name: value for name, value in zip(self._names, rest, strict=False) if not math.isnan(value)
+        }
+        nodes, edges = (rest[len(self._names) + begin :] for begin in (0, _HOPS + 1))
+        sizes = [tuple(int(n) for n in numbers[1 : 1 + int(numbers[0])]) for numbers in (nodes, edges)]
+        return Step(loss, int(seeds), sums, weight, sizes[0], sizes[1], int(read))
+
+    def _exchanged(self, reports: list[Tensor], count: int, ask: int) -> tuple[int, Tensor]:
+        """What all ranks asked for, and the reports of all batches in order.  # -> [count, width]"""
+        if self.exchange is None:
+            return ask, torch.stack(reports)
+        each = -(-count // self.ranks.size)
+        width = 4 + len(self._names) + 2 * (_HOPS + 1) + self.statistics.width
+        mine = torch.zeros(each, 1 + width, dtype=torch.float64)
+        mine[:, 0] = ask
+        for number, report in enumerate(reports):
+            mine[number, 1:] = report
+        gathered = self.exchange.all_gather("reports", mine).view(self.ranks.size, each, 1 + width)
+        asked = 0
+        for bits in gathered[:, 0, 0].tolist():
+            asked |= int(bits)
+        return asked, gathered[:, :, 1:].transpose(0, 1).reshape(-1, width)[:count]
+
+
+def _number(value: Tensor | float) -> float:
+    return float(value.detach() if isinstance(value, Tensor) else value)

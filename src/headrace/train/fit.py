@@ -1,0 +1,196 @@
+"""`fit`: train a recipe, once or for several seeds, alone or on several ranks, into a run directory."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import headrace
+from headrace._arrays import thread_count
+from headrace.pipeline import Trace
+from headrace.ranks import Exchange, Ranks, device_of, guarded, join
+from headrace.train.loop import Trainer
+from headrace.train.options import LoopOptions, as_plain
+from headrace.train.recipe import Recipe
+from headrace.train.run import Run
+from headrace.train.tensorboard import TensorBoard, summary_writer
+from headrace.train.watch import Watcher, Watchers
+
+# What may differ when a run goes on, whatever the task: it does not change what the run computes.
+FREE = frozenset({"threads", "checkpoint_seconds", "log_every", "tensorboard"})
+_COUNTS = ("nodes", "edges", "relations", "features", "classes", "multi_label")  # by which datasets are told apart
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a recipe is made for: one of the repeats, on one of the ranks."""
+
+    options: Any  # of this repeat: its seed, and the device of this rank
+    folder: Path | None  # the run's directory
+    trace: Trace | None
+    ranks: Ranks
+    accumulate: int  # batches per step, over all ranks
+    watcher: Watcher
+    opened: ExitStack  # closed when the run has ended
+
+
+Make = Callable[[Setup], Recipe]
+Header = Callable[[LoopOptions, Recipe | None], dict[str, Any]]
+
+
+def fit(
+    make: Make,
+    options: LoopOptions,
+    *,
+    header: Header | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    free: Set[str] | Callable[[dict[str, Any]], Set[str]] = FREE,
+    folder_first: bool = False,
+) -> tuple[list[dict[str, Any]], Recipe]:
+    """Train what `make` makes, to the end; returns the last line of each repeat's log, and the last repeat's recipe.
+
+    header: what `options.json` says of the run beside its options: `task`, `dataset`, `parameters`.
+    out, resume: the run's directory, and whether to go on with the run in it, bit by bit as if it had never stopped.
+    free: options that may differ when a run goes on (or a function of the options that it began with).
+    folder_first: the recipe keeps files in the directory, so that is made first; else a recipe that refuses leaves none behind.
+
+    Under torchrun all ranks train together, and rank 0 writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
+    """
+    if resume and out is None:
+        raise ValueError("resume goes on with the run at out: say which")
+    if options.tensorboard:
+        summary_writer()  # raises if it is not installed
+    with torch_threads(options.threads), join(options.device) as ranks, guarded(ranks):
+        options = replace(options, device=str(device_of(ranks, options.device)))
+        path = Path(out) if out is not None else None
+        mine = path if ranks.rank == 0 else None
+        begun = ranks.broadcast(Run(mine).header["options"] if resume and mine is not None else None)
+        options, accumulate = _accumulated(options, begun, ranks)
+        described = header or _described
+        known = free if isinstance(free, Set) else free(begun or {})
+        if options.repeats > 1 and mine is not None:
+            open_run(mine, described(options, None), resume, free=known)
+        ends = []
+        recipe: Recipe | None = None
+        for number in range(options.repeats):
+            once = replace(options, seed=options.seed + number, repeats=1)
+            place = None if path is None else path if options.repeats == 1 else path / f"repeat-{number}"
+            goes_on = resume and (options.repeats == 1 or ranks.broadcast(place is not None and (place / "options.json").exists()))
+            with ExitStack() as opened:
+                recipe = None  # its memory serves the next
+                end, recipe = _once(make, once, described, place, goes_on, watcher, known, folder_first, ranks, accumulate, opened)
+            ends.append(end)
+    assert recipe is not None
+    return ends, recipe
+
+
+def _once(
+    make: Make,
+    options: LoopOptions,
+    header: Header,
+    place: Path | None,
+    resume: bool,
+    watcher: Watcher | None,
+    free: Set[str],
+    folder_first: bool,
+    ranks: Ranks,
+    accumulate: int,
+    opened: ExitStack,
+) -> tuple[dict[str, Any], Recipe]:
+    torch.manual_seed(options.seed)
+    first = ranks.rank == 0
+    run: Run | None = None
+    if folder_first and place is not None and first:
+        run = open_run(place, header(options, None), resume, free=free)
+    watchers = Watchers([watcher] if watcher is not None and first else [])
+    trace = Trace() if place is not None and first else None
+    recipe = make(Setup(options, place, trace, ranks, accumulate, watchers, opened))
+    said = {**header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
+    if run is None and place is not None and first:
+        run = open_run(place, said, resume, free=free)
+    if options.tensorboard and run is not None:
+        board = TensorBoard(run.path / "tensorboard", options.log_every, recipe.measures)
+        watchers.watchers.append(opened.enter_context(closing(board)))
+    exchange = Exchange(ranks, device=torch.device(options.device)) if ranks.size > 1 else None
+    trainer = Trainer(recipe, options, run, watchers, trace, ranks=ranks, exchange=exchange, accumulate=accumulate)
+    if resume:
+        trainer.restore()
+    end = trainer.fit({**said, **({} if run is None else run.header)})
+    return end, recipe
+
+
+def _accumulated(options: LoopOptions, begun: dict[str, Any] | None, ranks: Ranks) -> tuple[LoopOptions, int]:
+    """The options with `accumulate` as a number: as the run began, or a batch for each rank."""
+    if "accumulate" not in {f.name for f in fields(options)}:
+        return options, 1
+    asked: int = options.accumulate or (begun or {}).get("accumulate", 0) or ranks.size  # type: ignore[attr-defined]
+    if asked < ranks.size:
+        raise ValueError(
+            f"accumulate {asked} makes a step of {asked} batches, and there are {ranks.size} ranks: raise it, or use fewer ranks"
+        )
+    return replace(options, accumulate=asked), asked  # type: ignore[call-arg]
+
+
+def _described(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
+    parameters = None if recipe is None else sum(p.numel() for p in recipe.model.parameters())
+    name = "task" if recipe is None else type(recipe).__name__
+    return describe(name, {"name": name, "nodes": 0, "edges": 0}, options, parameters)
+
+
+def describe(task: str, dataset: dict[str, Any], options: LoopOptions, parameters: int | None, **more: Any) -> dict[str, Any]:
+    """What `options.json` says of a run."""
+    return {
+        "task": task,
+        "headrace": headrace.__version__,
+        "dataset": {"spec": None, "best_possible": {}, **dataset},
+        "options": as_plain(options),
+        "parameters": parameters,
+        **more,
+    }
+
+
+def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str] = FREE) -> Run:
+    """A new run at `path`, or the one there, if it is the same task on the same data with the same options."""
+    if not resume:
+        return Run.create(path, header)
+    run = Run(path)
+    begun = run.header
+    if begun["task"] != header["task"]:
+        raise ValueError(f"{path} is a run of task {begun['task']}, not of {header['task']}")
+    for name, value in header["options"].items():
+        if name not in free and name in begun["options"] and begun["options"][name] != value:
+            raise ValueError(f"{path} was begun with {name} {begun['options'][name]}, not {value}: resume with the same options")
+    for name in _COUNTS:
+        before, now = begun["dataset"].get(name), header["dataset"].get(name)
+        if before != now:
+            raise ValueError(f"{path} was begun on another dataset: it had {name} {before}, this one has {now}")
+    return run
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation and the values themselves."""
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "std": statistics.stdev(values) if len(values) > 1 else 0.0 if values else None,
+        "values": list(values),
+    }
+
+
+@contextmanager
+def torch_threads(threads: int | None) -> Iterator[None]:
+    """Within, torch uses so many threads."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(thread_count(threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,52 @@
+"""`Measure`: a figure that says how good a model is, which way is better, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A named figure. `format` is Python's: `.4f` for a number, `.2%` for a share.
+
+    >>> from headrace.train import Measure
+    >>> Measure("accuracy", format=".2%").shown(0.8125), Measure("loss", better="lower").shown(0.5)
+    ('81.25 %', '0.5000')
+    """
+
+    name: str
+    better: Literal["higher", "lower"] = "higher"
+    format: str = ".4f"
+
+    def __post_init__(self) -> None:
+        if self.better not in ("higher", "lower"):
+            raise ValueError(f"measure {self.name}: better must be 'higher' or 'lower', not {self.better!r}")
+        format(0.0, self.format)  # ValueError if it is none
+
+    def shown(self, value: float) -> str:
+        """The value as it is written for people."""
+        return format(value, self.format).replace("%", " %")
+
+    def plain(self) -> dict[str, str]:
+        """As `options.json` has it."""
+        return asdict(self)
+
+
+def is_better(measures: Sequence[Measure], scores: Mapping[str, float], best: Mapping[str, float] | None) -> bool:
+    """Whether `scores` beat `best`: by the first measure, and where that is equal by the next."""
+    if best is None:
+        return True
+    for measure in measures:
+        if measure.name in scores and scores[measure.name] != best.get(measure.name):
+            sign = 1 if measure.better == "higher" else -1
+            return sign * scores[measure.name] > sign * best.get(measure.name, -sign * float("inf"))
+    return False
+
+
+def split_scores(measures: Sequence[Measure], splits: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
+    """`test_accuracy` and the like for every split and measure; a split with more to say than its measures stays whole, too."""
+    names = [measure.name for measure in measures]
+    line: dict[str, Any] = {f"{split}_{name}": None if s is None else s.get(name) for split, s in splits.items() for name in names}
+    return line | {split: scores for split, scores in splits.items() if scores is not None and set(scores) - set(names)}

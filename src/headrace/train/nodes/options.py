@@ -1,0 +1,123 @@
+"""Options of node classification."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace._sizes import parse_size
+from headrace.train.options import RunOptions, option
+
+
+@dataclass(frozen=True)
+class NodeOptions(RunOptions):
+    """Options of node classification."""
+
+    model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = option("sage", "kind of layer")
+    fanout: tuple[int, ...] = option((), "neighbors sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
+    layers: int = option(0, "layers of the model (0: one per fanout; 2 with full_batch and no fanout)")
+    hidden: int = option(256, "width of the hidden layers, over all heads")
+    heads: int = option(8, "attention heads of gat")
+    dropout: float = option(0.5, "share of activations dropped between layers (and of attention)")
+    input_dropout: float | None = option(None, "share of features dropped (default: as dropout for gcn and gat, else 0)")
+    norm: Literal["none", "batch", "layer"] = option("none", "normalization between layers")
+    residual: bool = option(False, "add each layer's input to its output")
+    full_batch: bool = option(False, "train on the whole graph at once, without sampling")
+    keep_sum: Literal["auto", "always", "never"] = option(
+        "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
+    )
+    batch_size: int = option(1024, "training nodes per step")
+    features: Literal["auto", "as_is", "rows"] = option(
+        "auto", "whether each node's features are scaled to sum to one (rows) or not (auto: if they look like bags of words)"
+    )
+    mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = option(
+        "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"
+    )
+    device_cache: str = option("auto", "with a GPU, features kept in its memory: bytes (4GiB) or a share (20%), the rest pinned")
+    capture: bool = option(False, "with a GPU, replay forward and backward as one launch, on batches padded to one shape")
+    hot: Literal["degree", "probability"] = option("degree", "with a GPU, which features are kept: by degree, or by expected use")
+    class_weights: Literal["none", "balanced"] = option("none", "weigh the loss by how rare a class is")
+    validate: Literal["auto", "exact", "sampled", "none"] = option(
+        "auto", "how to validate: over all neighbors layer by layer, or over sampled ones (auto: exact where the model allows)"
+    )
+    storage: Literal["memory", "disk", "resident"] = option(
+        "memory",
+        "where features are: in memory, on disk (the same result), or on disk with some partitions in memory, whose edges alone "
+        "are sampled",
+    )
+    memory: str = option("", "main memory for features that are on disk, as 4GiB: caches, batches ahead, tables of a validation")
+    partitions: int = option(0, "with storage resident, parts that nodes are cut into (0: 64)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        on_cpu = self.device.partition(":")[0] == "cpu"
+        of_gpu = self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture
+        if on_cpu and of_gpu:
+            raise ValueError("mode, device_cache, hot and capture say what a GPU does: they need device cuda")
+        if self.capture and self.full_batch:
+            raise ValueError("capture replays sampled batches: it does not go with full_batch")
+        if self.keep_sum == "always" and not self.full_batch:
+            raise ValueError("keep_sum keeps sums over a whole graph: it needs full_batch")
+        self.cache_budget  # noqa: B018 - is it a size?
+        self._check_at_least(hidden=1, heads=1, batch_size=1)
+        if self.layers < 0:
+            raise ValueError(f"layers must not be negative, got {self.layers}")
+        for name in ("dropout", "input_dropout"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be from 0 to below 1, not {getattr(self, name)}")
+        if any(k < -1 for k in self.fanout):
+            raise ValueError(f"fanout must be numbers from -1 (all) up, not {','.join(map(str, self.fanout))}")
+        if self.fanout and self.layers and len(self.fanout) != self.layers:
+            raise ValueError(f"fanout has {len(self.fanout)} hops for {self.layers} layers: give one per layer")
+        self._check_storage()
+
+    def _check_storage(self) -> None:
+        if self.partitions and (self.partitions < 2 or self.storage != "resident"):
+            raise ValueError(f"partitions are for storage resident, at least 2 of them; got {self.partitions} with {self.storage}")
+        if self.storage == "memory":
+            if self.memory:
+                raise ValueError(f"memory {self.memory} bounds what features on disk take: it needs storage disk or resident")
+            return
+        if not self.memory:
+            raise ValueError(f"storage {self.storage} needs memory, what features may take of it, as in memory 4GiB")
+        if self.memory_bytes <= 0:
+            raise ValueError(f"memory must be above 0, not {self.memory}: write a number and a unit, such as 600MiB or 2GB")
+        if self.full_batch:
+            raise ValueError(f"full_batch computes on all features at once: it does not go with storage {self.storage}")
+        if self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture:
+            raise ValueError(
+                f"with storage {self.storage} batches are made in main memory: leave out mode, device_cache, hot and capture, "
+                "or use storage memory"
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory` in bytes; 0 where it was not given."""
+        return parse_size(self.memory) if self.memory else 0
+
+    @property
+    def depth(self) -> int:
+        """Layers of the model, and hops of a sample."""
+        return self.layers or len(self.fanout) or (2 if self.full_batch else 3)
+
+    @property
+    def cache_budget(self) -> int | float | None:
+        """`device_cache` as bytes, or as a share; None for as much as fits."""
+        if self.device_cache == "auto":
+            return None
+        share = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*%\s*", self.device_cache)
+        if share is not None and float(share[1]) <= 100:
+            return float(share[1]) / 100
+        if share is not None or re.fullmatch(r"\s*0?\.\d*\s*", self.device_cache):  # as bytes it would be none
+            raise ValueError(f"device_cache {self.device_cache!r} is no share of the features: write 0% to 100%")
+        try:
+            return parse_size(self.device_cache)
+        except ValueError:
+            raise ValueError(f"device_cache must be auto, bytes (4GiB) or a share (20%), not {self.device_cache!r}") from None
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """One per hop."""
+        usual = (15, 10, 5)
+        return self.fanout or (usual + usual[-1:] * self.depth)[: self.depth]
