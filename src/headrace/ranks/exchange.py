@@ -1,49 +1,41 @@
-"""Counts, ids and rows between ranks: three collectives an exchange, each byte counted, an absent rank named."""
+"""`Exchange`: collectives of one user, their bytes counted by phase, an absent rank named."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_KIND_BITS = 2
+from headrace.ranks.ranks import Ranks
 
-
-class Kind(IntEnum):
-    """What a rank came to an exchange for."""
-
-    gather = 0
-    add = 1
-    finished = 2  # it has nothing to ask any more, and answers the others
+_KIND_BITS = 8
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name changed with torch 2.13
+K = TypeVar("K", bound=IntEnum)
 
 
 @dataclass
 class Traffic:
     """Bytes between this rank and others. What a rank keeps for itself, and the transport's own framing, do not count."""
 
-    exchanges: int = 0
-    counts_sent: int = 0
-    counts_received: int = 0
-    ids_sent: int = 0
-    ids_received: int = 0
-    rows_sent: int = 0
-    rows_received: int = 0
+    sent: int = 0
+    received: int = 0
 
 
 class Transfer:
-    """Rows that are on their way, in `buffer` once `wait()` returned."""
+    """A tensor that is on its way. `wait()` returns it once all of it has arrived."""
 
     def __init__(self, sent: Tensor, buffer: Tensor, work: Any, exchange: Exchange) -> None:
-        self.sent = sent  # must live until it has left
-        self.buffer = buffer
+        self._sent = sent  # must live until it has left
+        self._buffer = buffer
         self._work = work
         self._exchange = exchange
 
@@ -52,81 +44,101 @@ class Transfer:
             self._work.wait()
         except RuntimeError as error:
             raise self._exchange.explain(error) from error
-        return self.buffer
+        return self._buffer
 
 
 class Exchange:
-    """The collectives of a store over ranks, on process groups of its own so that they never mix with a trainer's.
+    """Collectives on process groups of their own, so that they never mix with those of a trainer or of another exchange.
 
-    Counts always go through gloo, since the host needs them to size the buffers: so an absent rank is noticed there, by a
-    timeout that names it, also where ids and rows go through NCCL. To be used from one thread.
+    A user names its phases ("ids", "rows"), under which `traffic` counts bytes, and what ranks may come for (an `IntEnum` of kinds,
+    told with the counts). Counts always go through gloo, since the host needs them to size the buffers: so an absent rank is
+    noticed there, by a timeout that names it, also where tensors go through NCCL. All ranks build it together, make the same calls
+    in the same order, each from one thread.
+
+    group: a process group, `GroupRanks`, or None for all processes of the job.
+    device: where the caller's tensors are. With NCCL in the group they travel between GPUs, otherwise through host memory.
+    wire: the device that tensors must be on when they are sent.
+    advice: a sentence for the error that names an absent rank: what its user may have done wrong.
     """
 
-    def __init__(self, *, group: dist.ProcessGroup | None, device: torch.device, timeout: float) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup | Ranks | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        timeout: float = 300.0,
+        advice: str = "Every rank must make the same calls in the same order",
+    ) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(
                 "torch.distributed is not ready: call torch.distributed.init_process_group first (torchrun sets its environment)"
             )
         if timeout <= 0:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
-        self.members = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
-        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.timeout = timeout
-        self.traffic = Traffic()
-        self._control = self._new_group(group, "gloo")
-        over_gpu = device.type == "cuda" and "nccl" in str(dist.get_backend_config(group))
+        members = getattr(group, "group", group)
+        if members is not None and not isinstance(members, dist.ProcessGroup):
+            raise ValueError(f"group must be a process group or GroupRanks, not {type(group).__name__}: one rank has no exchange")
+        device = torch.device(device)
+        self.members = dist.get_process_group_ranks(members if members is not None else dist.group.WORLD)
+        self.rank, self.size = dist.get_rank(members), dist.get_world_size(members)
+        self.timeout, self.advice = timeout, advice
+        self.exchanges = 0
+        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self._control = self._new_group(members, "gloo")
+        over_gpu = device.type == "cuda" and "nccl" in str(dist.get_backend_config(members))
         self.wire = device if over_gpu else torch.device("cpu")
-        self._payload = self._new_group(group, "nccl") if over_gpu else self._control
+        self._payload = self._new_group(members, "nccl") if over_gpu else self._control
 
-    def counts(self, kind: Kind, counts: Sequence[int]) -> tuple[list[Kind], list[int]]:
-        """Tell every rank what for, and how many ids it will get; learn the same. The first collective, 8 bytes a rank."""
-        self.traffic.exchanges += 1
+    def begin(self) -> None:
+        """Start another exchange: errors tell its number."""
+        self.exchanges += 1
+
+    def counts(self, phase: str, kind: K, counts: Sequence[int]) -> tuple[list[K], list[int]]:  # [size] -> [size], [size]
+        """Tell every rank what this one came for and how much it will get; return what they told. 8 bytes for each rank."""
+        if not 0 <= kind < 1 << _KIND_BITS:
+            raise ValueError(f"kinds must be numbers from 0 to {(1 << _KIND_BITS) - 1}, and {kind!r} is not")
         sent = torch.tensor([count << _KIND_BITS | kind for count in counts], dtype=torch.int64)
         received = torch.empty_like(sent)
         try:
             dist.all_to_all_single(received, sent, group=self._control)
         except RuntimeError as error:
             raise self.explain(error) from error
-        self.traffic.counts_sent += 8 * (self.ranks - 1)
-        self.traffic.counts_received += 8 * (self.ranks - 1)
+        self._count(phase, 8 * (self.size - 1), 8 * (self.size - 1))
         words = received.tolist()
-        kinds = [Kind(word & (1 << _KIND_BITS) - 1) for word in words]
-        active = {k: kinds.index(k) for k in kinds if k != Kind.finished}
-        if len(active) > 1:
-            names = ", ".join(f"rank {rank} called {k.name}" for k, rank in active.items())
-            raise RuntimeError(f"exchange {self.traffic.exchanges}: {names}. All ranks must make the same calls in the same order")
-        return kinds, [word >> _KIND_BITS for word in words]
+        return [type(kind)(word & (1 << _KIND_BITS) - 1) for word in words], [word >> _KIND_BITS for word in words]
 
-    def ids(self, ids: Tensor, *, sending: list[int], receiving: list[int]) -> Tensor:
-        """Ids, grouped by rank, to their ranks. The second collective."""
-        received = ids.new_empty(sum(receiving))
+    def all_to_all(
+        self, phase: str, tensor: Tensor, *, sending: Sequence[int], receiving: Sequence[int]
+    ) -> Transfer:  # [sum(sending), ...] -> [sum(receiving), ...]
+        """Send `sending[r]` rows of `tensor` to every rank r, in order of ranks. It runs on while the caller does other things."""
+        received = tensor.new_empty((sum(receiving), *tensor.shape[1:]))
+        row_bytes = tensor.shape[1:].numel() * tensor.element_size()
         try:
-            dist.all_to_all_single(received, ids, receiving, sending, group=self._payload)
-        except RuntimeError as error:
-            raise self.explain(error) from error
-        self.traffic.ids_sent += self._to_others(sending) * ids.element_size()
-        self.traffic.ids_received += self._to_others(receiving) * ids.element_size()
-        return received
-
-    def rows(
-        self, rows: Tensor, *, sending: list[int], receiving: list[int]
-    ) -> Transfer:  # [sum(sending), d] -> [sum(receiving), d]
-        """Rows, grouped by rank, to their ranks. The third collective; it runs on while the caller does other things."""
-        received = rows.new_empty((sum(receiving), rows.shape[1]))
-        row_bytes = rows.shape[1] * rows.element_size()
-        try:  # as bytes, which every backend carries
             work = dist.all_to_all_single(
-                received.view(torch.uint8), rows.view(torch.uint8), receiving, sending, group=self._payload, async_op=True
+                _as_bytes(received), _as_bytes(tensor), list(receiving), list(sending), group=self._payload, async_op=True
             )
         except RuntimeError as error:
             raise self.explain(error) from error
-        self.traffic.rows_sent += self._to_others(sending) * row_bytes
-        self.traffic.rows_received += self._to_others(receiving) * row_bytes
-        return Transfer(rows, received, work, self)
+        others_get = sum(sending) - sending[self.rank]
+        others_send = sum(receiving) - receiving[self.rank]
+        self._count(phase, others_get * row_bytes, others_send * row_bytes)
+        return Transfer(tensor, received, work, self)
+
+    def all_gather(self, phase: str, tensor: Tensor) -> Tensor:  # [n, ...] -> [size * n, ...]
+        """Return the tensors of all ranks, one after another. They must have the same shape."""
+        tensor = tensor.contiguous()
+        gathered = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
+        try:
+            _all_gather(_as_bytes(gathered), _as_bytes(tensor), group=self._payload)
+        except RuntimeError as error:
+            raise self.explain(error) from error
+        size = (self.size - 1) * tensor.numel() * tensor.element_size()
+        self._count(phase, size, size)
+        return gathered
 
     def agree(self, same: dict[str, str], *, problem: str | None, told: dict[str, int]) -> dict[str, list[int]]:
-        """What every rank told; raises on all ranks alike if `same` differs between them, or if one has a problem."""
-        everyone: list[Any] = [None] * self.ranks
+        """Return what every rank told; raise on all ranks alike if `same` differs between them, or if one has a problem."""
+        everyone: list[Any] = [None] * self.size
         try:
             dist.all_gather_object(everyone, (same, problem, told), group=self._control)
         except RuntimeError as error:
@@ -141,18 +153,18 @@ class Exchange:
         return {name: [theirs[name] for _, _, theirs in everyone] for name in told}
 
     def report(self, error: BaseException) -> None:
-        """Leave a note for the other ranks, who will miss this one: what went wrong here."""
+        """Leave a note for the other ranks, who will miss this one: what went wrong on it."""
         with suppress(Exception):
             self._notes().set(self._key(self.rank), f"failed: {error}")
 
     def explain(self, error: RuntimeError) -> Exception:
-        """The error of a collective, with the rank that did not come: ranks that fail here say so, the others are absent."""
+        """Name the rank that made a collective fail: ranks that see the failure leave a note, those that leave none are absent."""
         try:
             notes = self._notes()
             if not notes.check([self._key(self.rank)]):
                 notes.set(self._key(self.rank), "came")
             deadline = monotonic() + min(self.timeout, 10.0)
-            others = [rank for rank in range(self.ranks) if rank != self.rank]
+            others = [rank for rank in range(self.size) if rank != self.rank]
             while (absent := [r for r in others if not notes.check([self._key(r)])]) and monotonic() < deadline:
                 sleep(0.02)
             said = {r: notes.get(self._key(r)).decode() for r in others if r not in absent}
@@ -161,10 +173,7 @@ class Exchange:
         broken = [f"rank {rank} {note}" for rank, note in said.items() if note != "came"]
         if absent:
             names = ("ranks " if len(absent) > 1 else "rank ") + ", ".join(map(str, absent))
-            return TimeoutError(
-                f"{self._where()}: {names} did not come within {self.timeout:g} s. Every rank must make the same calls of gather, "
-                f"prefetch, add_ and finish; one without a batch passes empty ids, one that has no more calls finish(). ({error})"
-            )
+            return TimeoutError(f"{self._where()}: {names} did not come within {self.timeout:g} s. {self.advice}. ({error})")
         if broken:
             return RuntimeError(f"{self._where()}: {'; '.join(broken)}")
         return TimeoutError(f"{self._where()}: all ranks came, but not within {self.timeout:g} s of one another ({error})")
@@ -175,23 +184,31 @@ class Exchange:
             dist.destroy_process_group(group)
 
     def _new_group(self, group: dist.ProcessGroup | None, backend: str) -> dist.ProcessGroup:
-        made = dist.new_group(
+        own = dist.new_group(
             ranks=None if group is None else self.members,
             backend=backend,
             timeout=timedelta(seconds=self.timeout),
             use_local_synchronization=group is not None,  # processes outside `group` need not take part
         )
-        assert isinstance(made, dist.ProcessGroup)
-        return made
+        assert isinstance(own, dist.ProcessGroup)
+        return own
 
-    def _to_others(self, counts: list[int]) -> int:
-        return sum(counts) - counts[self.rank]
+    def _count(self, phase: str, sent: int, received: int) -> None:
+        self.traffic[phase].sent += sent
+        self.traffic[phase].received += received
 
     def _where(self) -> str:
-        return f"exchange {self.traffic.exchanges} of rank {self.rank}"
+        return f"exchange {self.exchanges} of rank {self.rank}"
 
     def _notes(self) -> Any:
         return dist.distributed_c10d.PrefixStore(f"headrace/{self._control.group_name}", dist.distributed_c10d._get_default_store())
 
     def _key(self, rank: int) -> str:
         return f"rank {rank}"
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """The rows of a tensor as bytes, which every backend carries.  # [n, ...] -> [n, bytes of a row]"""
+    if tensor.dim() == 1:
+        return tensor.unsqueeze(1).view(torch.uint8)
+    return tensor.view(len(tensor), tensor.shape[1:].numel()).view(torch.uint8)

@@ -1,10 +1,11 @@
-"""Processes that build a store together: a word from each to all, and errors that reach every one of them."""
+"""`Ranks`: the processes of a job, the machine of each, and small values that all of them learn."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -17,34 +18,80 @@ T = TypeVar("T")
 
 
 class Ranks(Protocol):
-    """Processes that act together, one for each GPU. A `torch.distributed` group is made into this; others may do without one."""
+    """Processes that act together. `join` returns them; a `torch.distributed` group becomes one by `GroupRanks`.
+
+    All methods are collective: every rank calls them, in the same order, and waits for the others. Values are pickled, so they
+    should be small.
+    """
 
     rank: int  # of this process, from 0
     size: int
+    local_rank: int  # of this process among those of its machine: the number of its GPU
+    machines: Sequence[str]  # of every rank: equal for two ranks if they can share memory
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank. Every rank calls it, and waits for the others."""
+        """Return the values of all ranks, by rank."""
         ...
 
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the value of rank `source`; those of the other ranks are ignored."""
+        return self.all_gather(value)[source]
 
-class GroupRanks:
-    """The ranks of a process group."""
+    def barrier(self) -> None:
+        """Return once all ranks have called this."""
+        self.all_gather(None)
+
+
+class Alone(Ranks):
+    """One process, which needs no `torch.distributed`.
+
+    >>> from headrace.ranks import Alone
+    >>> Alone().all_gather("a value")
+    ['a value']
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.local_rank = 0, 1, 0
+        self.machines = [machine()]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class GroupRanks(Ranks):
+    """The ranks of a process group. All of them build it together.
+
+    `local_rank` is torchrun's LOCAL_RANK where that is set, otherwise the place among the group's ranks on this machine.
+    """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise ValueError("this process is not in the group: give the one it is in, or None")
-        self._group, self._device = group, device
+        self.group, self._device = group, device
+        self.machines = self.all_gather(machine())
+        place = list(self.machines[: self.rank]).count(self.machines[self.rank])
+        self.local_rank = int(os.environ.get("LOCAL_RANK", place))
 
     def all_gather(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.size
-        with torch.cuda.device(self._device):  # through which NCCL would send it
-            dist.all_gather_object(values, value, group=self._group)
+        with self._on_device():
+            dist.all_gather_object(values, value, group=self.group)
         return values
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        values = [value]
+        with self._on_device():
+            dist.broadcast_object_list(values, group=self.group, group_src=source)
+        return values[0]
+
+    def _on_device(self) -> Any:
+        """Choose the GPU through which a group that has NCCL alone sends values."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
 
 def ranks_of(group: dist.ProcessGroup | Ranks, device: torch.device) -> Ranks:
-    """What was given as `group=`, as ranks."""
+    """Turn a `group=` argument into ranks. An object with `rank`, `size` and `all_gather` is taken as it is."""
     if dist.is_available() and isinstance(group, dist.ProcessGroup):
         return GroupRanks(group, device)
     if not all(hasattr(group, name) for name in ("rank", "size", "all_gather")):
@@ -52,8 +99,8 @@ def ranks_of(group: dist.ProcessGroup | Ranks, device: torch.device) -> Ranks:
     return group  # type: ignore[return-value]
 
 
-def together(ranks: Ranks, work: Callable[[], T]) -> list[T]:
-    """What `work` came to on every rank, by rank. If it failed on one it is an error on all, so that none waits in vain."""
+def together(ranks: Ranks, work: Callable[[], T], *, consequence: str = "none can go on") -> list[T]:
+    """Do `work` on every rank and return all results, by rank. An error of one rank is raised on all, so that none waits for it."""
     mine, problem = None, None
     try:
         mine = work()
@@ -64,11 +111,11 @@ def together(ranks: Ranks, work: Callable[[], T]) -> list[T]:
         raise problem
     for rank, (_, text) in enumerate(answers):
         if text is not None:
-            raise RuntimeError(f"rank {rank} failed, so this store cannot be built: {text}")
+            raise RuntimeError(f"rank {rank} failed, so {consequence}: {text}")
     return [answer for answer, _ in answers]
 
 
 def machine() -> str:
-    """The same for two processes if they see one kernel and one shared memory: containers of a machine may not."""
+    """Name this machine: two processes get the same name if they see one kernel and one shared memory. Containers may not."""
     boot = _BOOT.read_text().strip() if _BOOT.exists() else platform.node()
     return f"{boot} {os.stat(_SHARED_MEMORY).st_dev if _SHARED_MEMORY.exists() else ''}"

@@ -38,9 +38,9 @@ class SharedRows(ArrayStore):
     Where CUDA is there the memory is registered with it (`pin=None`; True insists, False does not), so that GPUs read it directly,
     for as long as this object lives: keep it beside what reads `rows`.
 
-    The creator removes the name when it closes or ends; processes that have it open keep the memory. Each holds a file lock while
-    it lives, which the system releases even when it is killed: so `sweep`, with which every `create` begins, tells a file that
-    nobody uses from one in use, in whatever container, and removes it.
+    The creator removes the name when it closes or ends, or earlier by `unlink`; processes that have it open keep the memory. Each
+    holds a file lock while it lives, which the system releases even when it is killed: so `sweep`, with which every `create`
+    begins, tells a file that nobody uses from one in use, in whatever container, and removes it.
 
     >>> import torch
     >>> from headrace.store import SharedRows
@@ -56,6 +56,7 @@ class SharedRows(ArrayStore):
         self.name = name
         self.pin = pin
         self.pinned = (torch.cuda.is_available() if pin is None else pin) and self.rows.numel() > 0
+        self.created = created
         unpin = _pin(self.rows, self) if self.pinned else None
         self._end = weakref.finalize(self, _release, os.getpid(), file, name if created else None, unpin)
 
@@ -139,6 +140,14 @@ class SharedRows(ArrayStore):
                 finally:
                     os.close(file)
         return removed
+
+    def unlink(self) -> None:
+        """Remove the name, if this process created it, once all who shall have opened the rows. They stay in memory while one does.
+
+        Without a name there is no file that a crash could leave behind; but nobody can open the rows any more.
+        """
+        if self.created:
+            (_FOLDER / (_PREFIX + self.name)).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let go of the memory, and of the name if this process made it. GPUs must not read tensors that look into it any more."""

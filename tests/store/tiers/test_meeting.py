@@ -1,15 +1,12 @@
 """What ranks agree on: every rank finds every row it should, one host copy fits all, and disagreements are named to all."""
 
 import threading
-from contextlib import nullcontext
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.ranks.ranks import machine, ranks_of, together
 from headrace.store import Tiered
 from headrace.store.tiers import meeting
 from headrace.store.tiers.meeting import meet
@@ -105,30 +102,6 @@ def test_a_disagreement_is_named_to_every_rank(world, changes, complaint):
         assert complaint in str(error)
 
 
-def test_what_fails_on_one_rank_is_an_error_on_all():
-    found = on_every_rank(3, lambda ranks: together(ranks, lambda: 6 // ranks.rank))
-    assert isinstance(found[0], ZeroDivisionError)
-    for error in found[1:]:
-        assert isinstance(error, RuntimeError)
-        assert "rank 0 failed, so this store cannot be built: ZeroDivisionError" in str(error)
-    assert on_every_rank(2, lambda ranks: together(ranks, lambda: ranks.rank * 10)) == [[0, 10]] * 2
-
-
-def test_a_process_group_is_ranks(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    try:
-        ranks = ranks_of(dist.group.WORLD, torch.device("cuda", 0))
-        assert (ranks.rank, ranks.size, together(ranks, lambda: "here")) == (0, 1, ["here"])
-    finally:
-        dist.destroy_process_group()
-
-
-def test_a_machine_has_one_name():
-    assert machine() == machine()
-    assert len(machine()) > 10
-
-
 @pytest.mark.parametrize(
     ("keywords", "complaint"),
     [
@@ -141,8 +114,3 @@ def test_a_machine_has_one_name():
 def test_bad_settings_are_named(keywords, complaint):
     with pytest.raises(ValueError, match=complaint):
         Tiered(torch.zeros(4, 2), device="cpu", **keywords)
-
-
-def test_what_is_no_group_is_named():
-    with pytest.raises(ValueError, match="or have rank, size and all_gather, not 3"):
-        ranks_of(3, torch.device("cuda", 0))

@@ -17,7 +17,7 @@ _MOST_RANKS = 1 << 22
 
 @runtime_checkable
 class Owners(Protocol):
-    """What a store over several ranks asks of it. All ranks must hold the same one."""
+    """Which rank owns which node, as a store over several ranks asks it. All ranks must hold the same one."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -53,7 +53,7 @@ class Owners(Protocol):
 
 @dataclass(frozen=True)
 class HashOwners:
-    """Nodes spread over ranks by arithmetic alone: no table, however many nodes. Made by `hash_owners`."""
+    """Nodes spread over ranks by arithmetic alone: no table, however many nodes. `hash_owners` builds it."""
 
     num_nodes: int
     ranks: int
@@ -150,8 +150,8 @@ class TableOwners:
         return int(self._sizes[rank])
 
     def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        here = ids.long().to(self.owner.device)
-        return self.owner[here].long().to(ids.device), self.row[here].long().to(ids.device)
+        nodes = ids.long().to(self.owner.device)
+        return self.owner[nodes].long().to(ids.device), self.row[nodes].long().to(ids.device)
 
     def ids_of(self, rank: int) -> Tensor:
         return (self.owner == rank).nonzero().flatten().cpu()

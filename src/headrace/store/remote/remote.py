@@ -13,10 +13,12 @@ from torch import Tensor
 from headrace._arrays import as_ids, as_tensor, first_outside
 from headrace._device import device_of
 from headrace.kernels import gather
-from headrace.ranks.exchange import Exchange, Kind, Traffic, Transfer
+from headrace.ranks.exchange import Transfer
+from headrace.ranks.ranks import Ranks
 from headrace.ranks.turns import Pending, Turns
 from headrace.store.array import ArrayStore
 from headrace.store.remote.owners import Owners
+from headrace.store.remote.protocol import Kind, RowExchange
 from headrace.store.remote.replicas import Replicas
 from headrace.store.remote.use import RemoteUse
 from headrace.store.store import Store
@@ -55,7 +57,7 @@ class Remote:
         rows: Tensor | NDArray[Any],
         owners: Owners,
         *,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | Ranks | None = None,
         replicate: Tensor | None = None,
         device: torch.device | str = "cpu",
         timeout: float = 300.0,
@@ -67,7 +69,7 @@ class Remote:
         problem = None
         if len(everything) != owners.num_nodes:
             problem = f"rows has {len(everything)} rows, and owners {owners.num_nodes} nodes: pass all rows, or use from_local"
-        mine = self._exchange.rank if problem is None and owners.ranks == self._exchange.ranks else None
+        mine = self._exchange.rank if problem is None and owners.ranks == self._exchange.size else None
         share = gather(everything, owners.ids_of(mine) if mine is not None else torch.empty(0, dtype=torch.int64))
         self._hold(share, replicate, threads=threads, problem=problem)
         self.replicas.fill(gather(everything, self.replicas.copied))
@@ -78,7 +80,7 @@ class Remote:
         rows: Tensor | NDArray[Any] | Store,
         owners: Owners,
         *,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | Ranks | None = None,
         replicate: Tensor | None = None,
         device: torch.device | str = "cpu",
         timeout: float = 300.0,
@@ -92,14 +94,14 @@ class Remote:
         copied = self.replicas.copied
         step = max(1, (64 << 20) // max(1, self._row_bytes))
         parts = -(-self._most_copied // step)  # as many on every rank, since a gather is collective
-        found = [self.gather(copied[at * step : (at + 1) * step]) for at in range(parts)]
-        self.replicas.fill(torch.cat(found) if found else torch.empty((0, *self.shape[1:]), dtype=self.dtype))
+        copies = [self.gather(copied[at * step : (at + 1) * step]) for at in range(parts)]
+        self.replicas.fill(torch.cat(copies) if copies else torch.empty((0, *self.shape[1:]), dtype=self.dtype))
         self._reset_use()
         return self
 
-    def _join(self, owners: Owners, *, group: dist.ProcessGroup | None, device: Any, timeout: float, ahead: int) -> None:
+    def _join(self, owners: Owners, *, group: dist.ProcessGroup | Ranks | None, device: Any, timeout: float, ahead: int) -> None:
         self.device = device_of(device)
-        self._exchange = Exchange(group=group, device=self.device, timeout=timeout)
+        self._exchange = RowExchange(group, device=self.device, timeout=timeout)
         self.owners = owners.to(self._exchange.wire)
         self._turns = Turns(ahead=ahead, name=f"headrace.Remote of rank {self._exchange.rank}", device=self.device)
         self._reset_use()
@@ -107,15 +109,15 @@ class Remote:
     def _reset_use(self) -> None:
         self._local_hits = self._replica_hits = self._remote_hits = self._added = 0
         self._turns.waited, self._turns.peak = 0.0, 0
-        self._exchange.traffic = Traffic()
+        self._exchange.reset_use()
 
     def _hold(self, rows: Any, replicate: Tensor | None, *, threads: int | None, problem: str | None) -> None:
         """Take the share, once all ranks agree that they hold parts of one thing."""
         exchange, owners = self._exchange, self.owners
         is_store = isinstance(rows, Store) and not isinstance(rows, Tensor)  # a tensor has all the names of one
         self.local: Store = rows if is_store else ArrayStore(rows, threads=threads)
-        if owners.ranks != exchange.ranks:
-            problem = problem or f"owners are for {owners.ranks} ranks, the group has {exchange.ranks}"
+        if owners.ranks != exchange.size:
+            problem = problem or f"owners are for {owners.ranks} ranks, the group has {exchange.size}"
         elif self.local.shape[0] != owners.size(exchange.rank):
             problem = problem or f"this rank was given {self.local.shape[0]} rows, its share is {owners.size(exchange.rank)}"
         self.replicas = Replicas(owners, exchange.rank, exchange.wire)
@@ -207,10 +209,10 @@ class Remote:
         self._submit(self._finish).wait()
 
     def use(self) -> RemoteUse:
-        """What was asked for and moved since this store was made."""
-        found = (self._local_hits, self._replica_hits, self._remote_hits)
+        """Return what was asked for and moved since this store was built."""
+        hits = (self._local_hits, self._replica_hits, self._remote_hits)
         return RemoteUse(
-            sum(found), *found, added=self._added, waited=self._turns.waited, peak=self._turns.peak, **vars(self._exchange.traffic)
+            sum(hits), *hits, added=self._added, waited=self._turns.waited, peak=self._turns.peak, **self._exchange.use()
         )
 
     def close(self) -> None:
@@ -231,24 +233,24 @@ class Remote:
     def _gather(self, ids: Tensor, out: Tensor | None) -> Tensor:
         ids = ids.to(self._exchange.wire)
         owner, row = self.owners.locate(ids)
-        here = (owner == self._exchange.rank).nonzero().flatten()
+        own = (owner == self._exchange.rank).nonzero().flatten()
         away = (owner != self._exchange.rank).nonzero().flatten()
         copied, copy_row = away[:0], row[:0]
         if self.replicas.ready:
             slot = self.replicas.row_of(ids[away])
             copied, copy_row, away = away[slot >= 0], slot[slot >= 0], away[slot < 0]
         away = away[torch.argsort(owner[away], stable=True)]
-        asked = torch.bincount(owner[away], minlength=self._exchange.ranks).tolist()
-        _, wanted = self._exchange.counts(Kind.gather, asked)
+        asked = torch.bincount(owner[away], minlength=self._exchange.size).tolist()
+        _, wanted = self._exchange.ask(Kind.gather, asked)
         transfer = self._answer(row[away], asked, wanted)
         # While rows travel: what is at hand.
         if out is None:
             out = torch.empty((len(ids), *self.shape[1:]), dtype=self.dtype, device=self.device)
-        self._put(out, here, self._local_rows(row[here]))
+        self._put(out, own, self._local_rows(row[own]))
         if len(copied):
             self._put(out, copied, self.replicas.gather(copy_row))
         self._put(out, away, transfer.wait())
-        self._local_hits += len(here)
+        self._local_hits += len(own)
         self._replica_hits += len(copied)
         self._remote_hits += len(away)
         return out
@@ -266,7 +268,7 @@ class Remote:
         out.index_copy_(0, positions.to(out.device), rows.to(out.device).view(len(positions), *self.shape[1:]))
 
     def _add(self, ids: Tensor, delta: Tensor) -> None:
-        ranks, me = self._exchange.ranks, self._exchange.rank
+        ranks, me = self._exchange.size, self._exchange.rank
         ids, delta = ids.to(self._exchange.wire), delta.detach().to(self._exchange.wire).reshape(len(ids), self._width)
         owner, row = self.owners.locate(ids)
         slot = self.replicas.slot_of(ids)
@@ -278,7 +280,7 @@ class Remote:
         mine = (addresses[me], delta[chosen[me]])
         chosen[me], addresses[me] = chosen[me][:0], addresses[me][:0]
         sending = [len(at) for at in chosen]
-        _, receiving = self._exchange.counts(Kind.add, sending)
+        _, receiving = self._exchange.ask(Kind.add, sending)
         self._take_deltas(torch.cat(addresses), delta[torch.cat(chosen)], sending, receiving, mine=mine)
         self._added += len(ids)
 
@@ -297,9 +299,9 @@ class Remote:
         self.replicas.add_(at[at >= rows] - rows, deltas[at >= rows])
 
     def _finish(self) -> None:
-        nothing = [0] * self._exchange.ranks
+        nothing = [0] * self._exchange.size
         while True:
-            kinds, wanted = self._exchange.counts(Kind.finished, nothing)
+            kinds, wanted = self._exchange.ask(Kind.finished, nothing)
             no_ids = torch.empty(0, dtype=torch.int64, device=self._exchange.wire)
             no_rows = torch.empty((0, self._width), dtype=self.dtype, device=self._exchange.wire)
             if Kind.gather in kinds:

@@ -14,6 +14,7 @@ from headrace.store.tiers.ipc import device_uuid
 from headrace.store.tiers.placement import Placement, place
 
 PlacementKind = Literal["replicate", "clique"]
+NOT_BUILT = "this store cannot be built"  # if a rank fails
 _OWN = ("machine", "gpu", "hot", "host")  # what may differ between ranks
 
 
@@ -73,8 +74,8 @@ class Meeting:
         """Of every node the member that holds its row, or the number of members for host memory, or -1 for neither; and the row."""
         shard, row = self.placed.locate(torch.arange(len(self.placed.order)), self.ranks.rank)
         far = self.placed.heat.long() - self.far_begin
-        here = (shard < 0) & (far < self.far_rows)
-        return torch.where(here, len(self.members), shard), torch.where(here, far, row)
+        in_host_memory = (shard < 0) & (far < self.far_rows)
+        return torch.where(in_host_memory, len(self.members), shard), torch.where(in_host_memory, far, row)
 
 
 def meet(
@@ -97,12 +98,14 @@ def meet(
     """
     digest = blake2b(order.contiguous().numpy().data, digest_size=16).hexdigest()
     facts = (hot, host, tuple(shape), str(dtype), stride, placement, shared, digest)
-    offers = together(ranks, lambda: Offer(machine(), device_uuid(device), *facts))
+    offers = together(ranks, lambda: Offer(machine(), device_uuid(device), *facts), consequence=NOT_BUILT)
     for name in (field.name for field in fields(Offer) if field.name not in _OWN):
         values = [getattr(offer, name) for offer in offers]
         if (other := next((rank for rank, value in enumerate(values) if value != values[0]), None)) is not None:
             raise ValueError(f"ranks must agree on {name}: rank 0 has {values[0]!r}, rank {other} has {values[other]!r}")
-    access = together(ranks, lambda: reach(device, offers, ranks.rank)) if placement == "clique" else None
+    access = None
+    if placement == "clique":
+        access = together(ranks, lambda: reach(device, offers, ranks.rank), consequence=NOT_BUILT)
     least = min(offer.hot for offer in offers)
     placed = place(order, capacity_rows=least, devices=range(ranks.size), placement=placement, access=access)
     local = [rank for rank, offer in enumerate(offers) if offer.machine == offers[ranks.rank].machine]

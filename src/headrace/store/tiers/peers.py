@@ -15,7 +15,7 @@ from headrace.store.store import Store
 from headrace.store.tiers.counts import Share
 from headrace.store.tiers.gpu import GpuMemory
 from headrace.store.tiers.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
-from headrace.store.tiers.meeting import Meeting
+from headrace.store.tiers.meeting import NOT_BUILT, Meeting
 from headrace.store.tiers.moves import pieces, words_of
 
 
@@ -31,7 +31,7 @@ class PeerMemory(GpuMemory):
     """As many shards as the group has members, and host memory, behind one table: what `GpuMemory` is to one process.
 
     Every rank builds it, and fills its own shard; the others open that by CUDA IPC, so that a gather reads their memory directly.
-    The first rank of a machine builds the host memory if it is shared. Rows stay what and where they are.
+    The first rank of a machine builds the host memory if it is shared. Rows neither change nor move after that.
     """
 
     def __init__(self, meeting: Meeting, source: Store, *, stride: int, device: torch.device) -> None:
@@ -78,8 +78,10 @@ class PeerMemory(GpuMemory):
                 reader = at_home - (at_home > at)  # the owner has a ticket for every member but itself
                 self._opened.append(None if handle is None else open_device_rows(handle, reader=reader, device=device))
 
-        gifts = together(ranks, build)
-        together(ranks, lambda: receive(gifts))
+        gifts = together(ranks, build, consequence=NOT_BUILT)
+        together(ranks, lambda: receive(gifts), consequence=NOT_BUILT)
+        if self._shared is not None:
+            self._shared.unlink()  # all have it open: whatever ends them now, no file stays
         bases = [0 if rows is None else rows.data_ptr() for rows in self._opened]
         bases[at_home] = self.near.data_ptr()
         self.table = ShardTable.by_location([*bases, self.far.data_ptr()], *meeting.locations(), stride=stride, device=device)

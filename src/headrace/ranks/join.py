@@ -1,0 +1,90 @@
+"""`join`: meet the other processes that torchrun started, or find out that there are none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from headrace import _device
+from headrace.ranks.ranks import Alone, GroupRanks, Ranks, machine
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@contextmanager
+def join(device: str | torch.device = "cpu", *, timeout: float = 300.0) -> Iterator[Ranks]:
+    """Yield the ranks of this job: those of torchrun's environment, or one process alone where that is not set.
+
+    The process group is gloo, with NCCL for tensors on GPUs if `device` is a GPU and no two ranks have the same one: `"cuda"` then
+    means the GPU of LOCAL_RANK, which becomes the current one. Ranks that share a GPU have gloo alone. A process group that exists
+    already is used as it is, and stays. `timeout`: the most seconds that a collective waits for another rank.
+
+    >>> from headrace.ranks import join
+    >>> with join() as ranks:
+    ...     ranks.rank, ranks.size
+    (0, 1)
+    """
+    if dist.is_available() and dist.is_initialized():
+        assert dist.group.WORLD is not None
+        yield GroupRanks(dist.group.WORLD, _device_of(device, int(os.environ.get("LOCAL_RANK", "0"))))
+        return
+    if not all(name in os.environ for name in _TORCHRUN):
+        yield Alone()
+        return
+    if timeout <= 0:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+    chosen = _device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
+    limit = timedelta(seconds=timeout)
+    store, rank, size = next(rendezvous("env://", timeout=limit))
+    store.set_timeout(limit)
+    gpus = _told_by_all(store, rank, size, _gpu_name(chosen))
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    dist.init_process_group(_backend(gpus), store=store, rank=rank, world_size=size, timeout=limit)
+    assert dist.group.WORLD is not None
+    in_step = size == 1
+    try:
+        yield GroupRanks(dist.group.WORLD, chosen)
+        in_step = True
+    finally:
+        if in_step:  # after an error other ranks may still be in a collective, and NCCL would wait for them
+            dist.destroy_process_group()
+
+
+def device_of(ranks: Ranks, device: str | torch.device) -> torch.device:
+    """Return the device that is meant on this rank: `"cuda"` is the GPU of its local rank; ranks share where GPUs are fewer."""
+    return _device_of(device, ranks.local_rank)
+
+
+def _device_of(device: str | torch.device, local_rank: int) -> torch.device:
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None and torch.cuda.is_available():
+        chosen = torch.device("cuda", local_rank % torch.cuda.device_count())
+    return _device.device_of(chosen)
+
+
+def _gpu_name(device: torch.device) -> str:
+    """Name the GPU `device` so that no other GPU of any machine has the name; empty for a CPU."""
+    if device.type != "cuda":
+        return ""
+    return f"{machine()} {torch.cuda.get_device_properties(device).uuid}"
+
+
+def _backend(gpus: list[str]) -> str:
+    """Choose the backend for ranks with these GPUs: NCCL needs one GPU for each rank."""
+    one_each = all(gpus) and len(set(gpus)) == len(gpus)
+    return "cpu:gloo,cuda:nccl" if one_each and dist.is_nccl_available() else "gloo"
+
+
+def _told_by_all(store: Any, rank: int, size: int, text: str) -> list[str]:
+    """Exchange a text through the job's store, before there is a process group."""
+    store.set(f"headrace/gpu/{rank}", text or "none")
+    said = [store.get(f"headrace/gpu/{other}").decode() for other in range(size)]
+    return ["" if text == "none" else text for text in said]
