@@ -12,6 +12,7 @@ from torch import Tensor
 from headrace._arrays import as_ids, thread_count
 from headrace._device import device_of
 from headrace.loader.seeds import Seeds
+from headrace.loader.shard import Shard
 from headrace.pipeline import Fenced, OnStream, Pipeline, Stage, StageTimes, Trace
 from headrace.store import BufferPool, PoolUse
 
@@ -67,7 +68,7 @@ class Loader(ABC):
         self.epoch = 0
         self.finish_ahead = ahead == "rows"
         self.peak = 0  # most batches that were under way at a time
-        self._first = 0  # batch that the next epoch begins with
+        self._first = 0  # batch that the next epoch begins with, counted over all ranks
         self._times: list[StageTimes] = []
         self._streams: list[torch.cuda.Stream] = []
         self.sample_threads = self.threads  # batches that may be sampled at a time; 0: a GPU samples, and threads would only wait
@@ -77,7 +78,18 @@ class Loader(ABC):
         self.pool = BufferPool(limit=max(nbytes // 5, 64 << 20))
 
     def __len__(self) -> int:
+        """Batches of an epoch; where they are dealt to ranks, those of this one."""
         return len(self.seeds)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch, over all ranks."""
+        return self.seeds.num_batches
+
+    @property
+    def shard(self) -> Shard:
+        """How batches are dealt to ranks: `shard.rounds(num_batches)` is how often each rank has its turn."""
+        return self.seeds.shard
 
     def __iter__(self) -> Iterator[Any]:
         epoch, self.epoch = self.epoch, self.epoch + 1
@@ -117,9 +129,14 @@ class Loader(ABC):
         ]
 
     def resume(self, epoch: int, batch: int = 0) -> None:
-        """Let the next iteration be epoch `epoch`, from batch `batch` on: the batches are those that an unbroken run has there."""
-        if epoch < 0 or not 0 <= batch <= len(self):
-            raise ValueError(f"epoch must not be negative and batch be from 0 to {len(self)}, not {epoch} and {batch}")
+        """Let the next iteration be epoch `epoch`, from batch `batch` on: the batches are those that an unbroken run has there.
+
+        `batch` is the index in the list of all ranks, the same number on each of them. After a whole step (`Shard`) the number of
+        ranks may be another than before.
+        """
+        most = self.shard.total(self.num_batches)
+        if epoch < 0 or not 0 <= batch <= most:
+            raise ValueError(f"epoch must not be negative and batch be from 0 to {most}, not {epoch} and {batch}")
         self.epoch, self._first = epoch, batch
 
     def __call__(self, index: Any, *, epoch: int = 0, batch: int = 0) -> Any:

@@ -18,7 +18,7 @@ _SHUFFLE = 2  # Purpose::shuffle of native/philox.h
 
 @dataclass(frozen=True)
 class Seeds:
-    """Input nodes and the id each is reported under, dealt into batches."""
+    """Input nodes and the id each is reported under, in batches that are dealt to ranks."""
 
     nodes: Tensor
     input_id: Tensor
@@ -30,21 +30,21 @@ class Seeds:
 
     @property
     def num_batches(self) -> int:
-        """Of an epoch, over all ranks."""
+        """Batches of an epoch, over all ranks."""
         whole, rest = divmod(len(self.nodes), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def __len__(self) -> int:
-        return self.shard.steps(self.num_batches)
+        """Batches of an epoch that this rank makes."""
+        return self.shard.count(self.num_batches)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[int, Tensor]]:
-        """(index of the batch, positions of its seeds), in order, from this rank's batch `first` on."""
+        """(index of the batch, positions of its seeds): this rank's, in order, from place `first` of the list of all ranks on."""
         order = torch.arange(len(self.nodes))
         if self.shuffle:
             words = _native.random_words(self.seed, epoch, _SHUFFLE, len(self.nodes), 1)
             order = torch.from_numpy(words.argsort(kind="stable"))
-        for step in range(first, len(self)):
-            index = self.shard.batch(step, self.num_batches)
+        for index in self.shard.indices(self.num_batches, first):
             yield index, order[index * self.batch_size : (index + 1) * self.batch_size]
 
 

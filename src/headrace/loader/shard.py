@@ -3,40 +3,95 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Rank r of w takes batches r, r + w, r + 2 w, ... of the list that one process would go through.
+    """Deals the list of batches that one process would go through to `ranks` ranks, and says which of them `rank` gets.
 
-    All ranks make the same number of steps, so that none waits for another that has ended. Where the list does not deal out evenly,
-    `tail="repeat"` lets the last ranks repeat batches from its beginning (as torch's DistributedSampler does), and
-    `tail="drop"` leaves out the last few.
+    A step takes `accumulate` consecutive batches of the list, by default one for each rank. Within a step, rank r takes batches r,
+    r + ranks, r + 2 ranks, ... So which batches form a step does not depend on the number of ranks, and after any step the rest of
+    the list can be dealt to another number of them.
+
+    A round is one turn of all ranks: each makes one batch, or none if the step has no more. All ranks go through the same number of
+    rounds and steps, so that none waits for another that has ended. `tail` says what happens where the list does not end with a
+    whole step: "repeat" fills the step with batches from the beginning of the list (as torch's DistributedSampler does), "drop"
+    leaves the step out, and "empty" makes it with the batches there are, so that every batch is made exactly once.
 
     >>> from headrace.loader import Shard
-    >>> [[Shard(r, 3).batch(step, 5) for step in range(Shard(r, 3).steps(5))] for r in range(3)]
+    >>> [list(Shard(rank, 3).indices(5)) for rank in range(3)]
     [[0, 3], [1, 4], [2, 0]]
+    >>> shards = [Shard(rank, 3, "empty", accumulate=4) for rank in range(3)]
+    >>> [list(shard.indices(6)) for shard in shards], [list(shard.indices(6, first=4)) for shard in shards]
+    ([[0, 3, 4], [1, 5], [2]], [[4], [5], []])
+    >>> shards[2].steps(6), shards[2].rounds(6), [shards[2].batch(round, 6) for round in range(3)]
+    (2, 3, [2, None, None])
     """
 
     rank: int = 0
     ranks: int = 1
-    tail: Literal["repeat", "drop"] = "repeat"
+    tail: Literal["repeat", "drop", "empty"] = "repeat"
+    accumulate: int | None = None  # batches of a step, over all ranks; None: one for each rank
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks:
             raise ValueError(f"shard must be (rank, number of ranks) with the rank below, not ({self.rank}, {self.ranks})")
-        if self.tail not in ("repeat", "drop"):
-            raise ValueError(f"tail must be 'repeat' or 'drop', not {self.tail!r}")
+        if self.tail not in ("repeat", "drop", "empty"):
+            raise ValueError(f"tail must be 'repeat', 'drop' or 'empty', not {self.tail!r}")
+        if self.accumulate is not None and self.accumulate < 1:
+            raise ValueError(f"accumulate must be at least 1 batch a step, not {self.accumulate}")
+
+    @property
+    def step_size(self) -> int:
+        """Batches of a whole step, over all ranks."""
+        return self.ranks if self.accumulate is None else self.accumulate
+
+    def total(self, batches: int) -> int:
+        """How many batches all ranks make together, of a list of so many: those cut off or repeated at its end are counted."""
+        if self.tail == "empty":
+            return batches
+        return batches - batches % self.step_size if self.tail == "drop" else -(-batches // self.step_size) * self.step_size
 
     def steps(self, batches: int) -> int:
-        """How many batches every rank gets, of so many in all."""
-        return batches // self.ranks if self.tail == "drop" else -(-batches // self.ranks)
+        """How many steps an epoch has. Where a step takes one batch of every rank, this is how many batches each rank makes."""
+        return -(-self.total(batches) // self.step_size)
 
-    def batch(self, step: int, batches: int) -> int:
-        """The batch of this rank's step."""
-        return (step * self.ranks + self.rank) % max(batches, 1)
+    def rounds(self, batches: int, first: int = 0) -> int:
+        """How many rounds an epoch has, or what is left of it from place `first` of the list on."""
+        total = self.total(batches)
+        return self._round(total - 1) + 1 - self._round(first) if first < total else 0
+
+    def count(self, batches: int) -> int:
+        """How many batches this rank makes."""
+        steps, rest = divmod(self.total(batches), self.step_size)
+        return steps * len(range(self.rank, self.step_size, self.ranks)) + len(range(self.rank, rest, self.ranks))
+
+    def batch(self, round: int, batches: int) -> int | None:
+        """The batch that this rank makes in a round, by its index in the list, or None if it makes none."""
+        step, turn = divmod(round, self._rounds_of_step)
+        begin, within = step * self.step_size, turn * self.ranks + self.rank
+        if within >= self.step_size or begin + within >= self.total(batches):
+            return None
+        return (begin + within) % batches
+
+    def indices(self, batches: int, first: int = 0) -> Iterator[int]:
+        """The batches of this rank, by their index in the list, from place `first` of the list on."""
+        total, size = self.total(batches), self.step_size
+        for begin in range(first - first % size, total, size):
+            for place in range(begin + self.rank, min(begin + size, total), self.ranks):
+                if place >= first:
+                    yield place % batches
+
+    def _round(self, place: int) -> int:
+        """The round in which a place of the list is dealt."""
+        return place // self.step_size * self._rounds_of_step + place % self.step_size // self.ranks
+
+    @property
+    def _rounds_of_step(self) -> int:
+        return -(-self.step_size // self.ranks)
 
     @classmethod
     def of(cls, given: Shard | tuple[int, int] | Literal["torchrun"] | None) -> Shard:
