@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from headrace._memory import process_memory
 from headrace.pipeline import StageTimes, Trace
 from headrace.store import kept_memory
-from headrace.train.clock import Clock, process_memory
+from headrace.train.clock import Clock
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.optimize import learning_rate, make_optimizer
 from headrace.train.options import RunOptions

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from headrace._memory import process_memory
 from headrace.pipeline import Pipeline, StageTimes, Trace
 from headrace.sample import KnownEdges
 from headrace.store import Partitioned, TrainedArray, kept_memory
-from headrace.train.clock import process_memory
 from headrace.train.inference.encoded import ENCODED, EncodedRows, encode_all, save_encoded
 from headrace.train.inference.ranking import Ranking, ReadRows, rank
 from headrace.train.interrupt import Interrupt, interruptible
