@@ -4,11 +4,12 @@ import pickle
 
 import pytest
 import torch
-from training_cases import StopAt, StoppedError, assert_same_run, small
 
 import headrace as hr
+from headrace._files import write_whole
 from headrace.train import CheckpointError, Run, Watcher, node
-from headrace.train.checkpoint import load_checkpoint, save_checkpoint, write_whole
+from headrace.train.checkpoint import load_checkpoint, save_checkpoint
+from training_cases import StopAt, StoppedError, assert_same_run, small
 
 STATE = {"model": {"w": torch.arange(6.0).view(2, 3)}, "state": {"epoch": 3, "best": None, "sums": {"nodes": [1, 2]}}, "end": None}
 

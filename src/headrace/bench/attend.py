@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace import _native
+from headrace._memory import peak_memory, resident_memory
 from headrace.bench.measure import Row, time_in_turn, time_row
 from headrace.bench.setting import Setting
 from headrace.graph import Graph
@@ -160,14 +161,9 @@ def _measure(path: str, case: list[Any], peer: bool, threads: int) -> int:
     stepper(layer, torch.ones(2, WIDTH), where[0])()  # threads and libraries are there from here on
     step = stepper(layer, torch.ones(graph.num_nodes, WIDTH), where[1])
     Path("/proc/self/clear_refs").write_text("5")  # forgets the highest so far
-    before = _status("VmRSS:")
+    before = resident_memory()
     step()
-    return _status("VmHWM:") - before
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) << 10
+    return peak_memory() - before
 
 
 if __name__ == "__main__":

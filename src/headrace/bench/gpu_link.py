@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from headrace._memory import process_memory
 from headrace.bench.gpu import needs_gpu
 from headrace.bench.gpu_link_limits import Rates, floor, measured_rates
 from headrace.bench.measure import Row
@@ -24,7 +25,6 @@ from headrace.graph import generate
 from headrace.pipeline import StageTimes
 from headrace.store import TrainedArray, kept_memory
 from headrace.train import LinkOptions, Watcher
-from headrace.train.clock import process_memory
 from headrace.train.inference.ranking import rank
 from headrace.train.interrupt import Interrupt
 from headrace.train.links.data import LinkData

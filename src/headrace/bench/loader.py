@@ -94,12 +94,10 @@ def _bare(data: Dataset, batches: list[Tensor], fanouts: list[int], threads: int
 
 _CHILD = """
 import json, sys, headrace as hr, torch
-def resident(field):
-    with open("/proc/self/status") as f:
-        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(field))
+from headrace._memory import peak_memory, resident_memory
 path, threads, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.ones(1 << 20).sum()  # starts torch's own threads
-base = resident("VmRSS:")
+base = resident_memory()
 data = hr.open(path)
 size = data.graph.nbytes + data.x.nbytes
 # The whole of it into memory, as it would be without the memory map: what comes on top is the loader's.
@@ -108,7 +106,7 @@ seeds = data.splits["train"][: 1024 * batches]
 loader = hr.loader.NeighborLoader(data, [15, 10, 5], seeds, batch_size=1024, threads=threads)
 for batch in loader:
     batch.x
-print(json.dumps({"peak": resident("VmHWM:") - base, "size": size, "pool": loader.memory().peak}))
+print(json.dumps({"peak": peak_memory() - base, "size": size, "pool": loader.memory().peak}))
 """
 
 

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
+from headrace._memory import process_memory
 from headrace.train import Measure, StepEvent, Watcher
-from headrace.train.clock import process_memory
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PARTS = {

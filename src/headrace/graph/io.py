@@ -22,6 +22,8 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from headrace._files import put_in_place, sync
+
 FORMAT = 1
 _META, _ASIDE = "meta.json", "meta.json.new"
 _CHUNK = 16 << 20
@@ -126,13 +128,10 @@ class DatasetWriter:
         files = {name: _describe(path) for name, path in self._side.items()}
         meta = {"format": FORMAT, "info": self.info, "arrays": self._arrays, "files": files}
         aside = self.path / _ASIDE
-        with open(aside, "w", encoding="utf-8") as f:
-            json.dump(meta, f, indent=1)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(aside, self.path / _META)
+        aside.write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        put_in_place(aside, self.path / _META)
         self._open, self._side = [], {}  # they belong to the directory now, whatever happens next
-        _sync_directory(self.path)
+        sync(self.path)
         current = {entry["file"] for entry in (*self._arrays.values(), *files.values())}
         for old in _data_files(self.path):
             if old.name not in current:
@@ -224,8 +223,8 @@ def _crc32(f: BinaryIO) -> int:
 
 def _describe(side_file: Path) -> dict[str, object]:
     """Flush a side file to the disk, and describe it for meta.json."""
+    sync(side_file)
     with open(side_file, "rb") as f:
-        os.fsync(f.fileno())
         return {"file": side_file.name, "crc32": _crc32(f)}
 
 
@@ -254,11 +253,3 @@ def _is_ours(path: Path) -> bool:
         except (ValueError, AttributeError):
             return False
     return (path / _ASIDE).exists() and all(f.name == _ASIDE or _DATA_FILE.fullmatch(f.name) for f in path.iterdir())
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

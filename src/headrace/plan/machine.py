@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from headrace._files import write_whole
+
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -131,9 +133,7 @@ class Machine:
         """Write it as JSON. What was there before stays whole until the new file is complete."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(json.dumps(self.as_dict(), indent=1))
-        aside.replace(path)
+        write_whole(path, json.dumps(self.as_dict(), indent=1), contended=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Machine:

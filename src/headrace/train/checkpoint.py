@@ -10,6 +10,8 @@ from zipfile import ZipFile
 
 import torch
 
+from headrace._files import write_whole
+
 FORMAT = 2
 
 
@@ -48,22 +50,3 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
     if found != FORMAT:
         raise CheckpointError(f"{path} has format {found}; this version of Headrace reads format {FORMAT}")
     return state
-
-
-def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """Write a file so that it is there whole or not at all: aside, flushed to the disk, renamed."""
-    aside = path.with_name(path.name + ".new")
-    try:
-        with open(aside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,10 +1,9 @@
-"""Where the training thread's time goes, and what memory the process holds."""
+"""Where the training thread's time goes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 
 from headrace.pipeline import Trace
@@ -37,12 +36,3 @@ class Clock:
         """The seconds so far; begins again."""
         taken, self.seconds = self.seconds, {}
         return taken
-
-
-def process_memory() -> dict[str, int]:
-    """Bytes of memory the process holds, now and at its peak (0 where the system does not tell)."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return {"resident": 0, "peak": 0}
-    lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-    return {name: int(lines[key].split()[0]) << 10 for name, key in (("resident", "VmRSS"), ("peak", "VmHWM"))}

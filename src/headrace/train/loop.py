@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace._memory import process_memory
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import kept_memory
 from headrace.train.accumulate import Accumulator
-from headrace.train.clock import Clock, process_memory
+from headrace.train.clock import Clock
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.measure import is_better, split_scores
 from headrace.train.optimize import learning_rate

@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from headrace._files import replaced, write_whole
 from headrace.pipeline import Trace
-from headrace.train.checkpoint import load_checkpoint, save_checkpoint, write_whole
+from headrace.train.checkpoint import load_checkpoint, save_checkpoint
 
 FORMAT = 2
 
@@ -92,13 +93,8 @@ class Run:
             os.truncate(self.path / "metrics.jsonl", position)
 
     def save_trace(self, trace: Trace) -> None:
-        aside = self.path / "trace.json.new"
-        try:
+        with replaced(self.path / "trace.json") as aside:
             trace.save(aside)
-            os.replace(aside, self.path / "trace.json")
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
 
     def save_result(self, result: dict[str, Any]) -> None:
         self._write("result.json", result)

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import torch
 
 from headrace._arrays import thread_count
+from headrace._memory import peak_memory
 from headrace.graph.ingest.columns import clean
 from headrace.graph.ingest.external import RowOptions, RowWriter, edges_at_once
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.inputs import AnyTable, Inputs, open_inputs
-from headrace.graph.ingest.memory import Budget, peak
+from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.nodes import NodeRows
 from headrace.graph.ingest.options import IngestOptions, IngestReport
 from headrace.graph.ingest.positional import PositionalRows
@@ -87,7 +88,7 @@ def ingest(options: IngestOptions, progress: Progress | None = None) -> IngestRe
         nodes_without_row=0 if nodes is None else nodes.without_row,
         bytes=sum(file.stat().st_size for file in options.output.iterdir()),
         seconds=time.monotonic() - began,
-        peak_memory=peak(),
+        peak_memory=peak_memory(),
     )
 
 

@@ -1,12 +1,11 @@
-"""The memory budget: how much the process holds, and how large the pieces may be that it works on."""
+"""The memory budget of an import, and how large the pieces may be that it works on."""
 
 from __future__ import annotations
 
-import resource
-import sys
 from dataclasses import dataclass
 
 from headrace import _sizes
+from headrace._memory import resident_memory
 from headrace._sizes import format_size
 from headrace.graph.ingest.problems import IngestError
 
@@ -22,25 +21,6 @@ def parse_size(text: str | int) -> int:
         raise IngestError(str(error)) from None
 
 
-def resident() -> int:
-    """Bytes of memory this process holds now."""
-    return _status("VmRSS") or peak()
-
-
-def peak() -> int:
-    """The most bytes of memory this process has ever held."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return _status("VmHWM") or most  # ru_maxrss counts the parent's memory before exec too
-
-
-def _status(name: str) -> int:
-    try:
-        with open("/proc/self/status", encoding="ascii") as f:
-            return next((int(line.split()[1]) << 10 for line in f if line.startswith(name)), 0)
-    except OSError:
-        return 0
-
-
 @dataclass(frozen=True)
 class Budget:
     """How the memory between what is held now and the limit is shared out.
@@ -53,7 +33,7 @@ class Budget:
 
     @classmethod
     def within(cls, limit: int) -> Budget:
-        held = resident()
+        held = resident_memory()
         if limit - held < _LEAST_WORKING:
             least = -(-(held + _LEAST_WORKING) // (16 << 20)) * 16
             raise IngestError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from headrace._files import write_whole
 from headrace.kernels._aggregate.launch import H200, Launch, Table
 
 
@@ -40,6 +41,4 @@ def write_table(path: Path, table: Table, device: str) -> None:
     """The table as a file, all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"device": device, "launches": {bucket: launch.packed() for bucket, launch in table.items()}}, indent=1)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(text)
-    beside.replace(path)
+    write_whole(path, text, contended=True)

@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
+from headrace._files import sync, write_whole
 from headrace.store.row_table import RowShape
 
 FORMAT = 1
 _KIND = "headrace partitioned rows"
-_META, _ASIDE = "meta.json", "meta.json.new"
+_META = "meta.json"
 _OURS = re.compile(r"(partition\.\d+|extra)\.\d+\.bin|meta\.json\.new")
 
 
@@ -166,12 +167,8 @@ class PartitionFiles:
             "extra": extra if name is None else None,
             "extra_file": name,
         }
-        aside = self.path / _ASIDE
-        aside.write_text(json.dumps(meta), encoding="utf-8")
-        sync(aside)
         sync(self.path)  # the names of new files, before what names them
-        os.replace(aside, self.path / _META)
-        sync(self.path)
+        write_whole(self.path / _META, json.dumps(meta))
         self.kept, self.calls, self.number = list(self.versions), calls, number
         self.extra, self.extra_file = extra, name
         self._sweep()
@@ -207,15 +204,6 @@ class PartitionFiles:
         for file in self.path.iterdir():
             if _is_ours(file) and file.name not in current:
                 file.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _read(file: Path) -> dict[str, Any]:

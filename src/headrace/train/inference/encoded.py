@@ -9,7 +9,6 @@ the number of its terms: gin is given as many neighbors as in training.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -17,6 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from headrace._files import put_in_place, replaced
 from headrace.kernels import gather
 from headrace.nn import GNN
 from headrace.sample import Sample
@@ -104,7 +104,7 @@ def _to_file(
             _write(steps[number + 1], rows.num_rows, cast(int, layer.out_channels), _told(pieces, tell))
             source.close()
             steps[number].unlink()
-        os.replace(steps[-1], place)
+        put_in_place(steps[-1], place)
     finally:
         for step in steps:
             step.unlink(missing_ok=True)
@@ -113,12 +113,8 @@ def _to_file(
 
 def save_encoded(rows: TrainedArray, place: Path) -> None:
     """Write rows that are in memory to a file that `EncodedRows` reads."""
-    aside = place.with_name(f"{place.name}.new")
-    try:
+    with replaced(place) as aside:
         _write(aside, rows.num_rows, rows.width, (piece for _, piece in scan(rows)))
-        os.replace(aside, place)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _told(pieces: Iterator[tuple[int, Tensor]], tell: Callable[[int], None]) -> Iterator[Tensor]:

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from headrace._files import put_in_place
 from headrace.graph import Dataset
 from headrace.graph.names import NameReader, Names
 from headrace.train.inference.export_files import NpyRows, ParquetRows, Rows, TextLines
@@ -106,7 +107,7 @@ class _Files:
         for file in self._open:
             file.close()
         for place in self.places:
-            os.replace(place.with_name(place.name + ".new"), place)
+            put_in_place(place.with_name(place.name + ".new"), place)
 
 
 def _write_nodes(

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from headrace._files import replaced
 from headrace.graph import Dataset
 from headrace.nn import GNN
 from headrace.train.checkpoint import CheckpointError
@@ -60,8 +61,7 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     rows = infer(model, with_features(data, options)).float()
     chances = rows.sigmoid() if multi_label else rows.softmax(dim=1)
     ids = None if data.id_map is None else pq.ParquetFile(data.id_map)
-    aside = out.with_name(out.name + ".new")
-    try:
+    with replaced(out) as aside:
         writer = None
         original = _original_ids(ids, data.num_nodes)
         for begin in range(0, len(chances), _ROWS):
@@ -78,10 +78,6 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
         if writer is None:
             raise ValueError("the dataset has no nodes")
         writer.close()
-        os.replace(aside, out)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
     return len(chances)
 
 

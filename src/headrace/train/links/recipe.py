@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from headrace.pipeline import Pipeline, StageTimes, Trace
 from headrace.sample import KnownEdges
 from headrace.store import TrainedArray
-from headrace.train.clock import Clock, process_memory
+from headrace._memory import process_memory
+from headrace.train.clock import Clock
 from headrace.train.inference.encoded import ENCODED, EncodedRows, encode_all, save_encoded
 from headrace.train.inference.ranking import Ranking, ReadRows, rank
 from headrace.train.links.batches import EdgeBatches, EpochPlan

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import html
 import json
-import os
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import resources
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace
+from headrace._files import write_whole
 from headrace.train.report import curves, figures
 from headrace.train.report.read import LoggedRun, number, read_runs
 from headrace.train.report.timeline import timeline
@@ -38,13 +38,7 @@ def write_report(runs: Sequence[Path], out: Path) -> None:
         raise ValueError(f"{out} is a directory: give the name of an HTML file")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {out.parent} to write {out.name} to")
-    text = page(read_runs(runs))
-    aside = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        aside.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(aside, out)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_whole(out, page(read_runs(runs)).encode(errors="replace"), contended=True)
 
 
 def page(runs: Sequence[LoggedRun]) -> str:
