@@ -8,6 +8,7 @@ import torch
 
 import headrace as hr
 from headrace.loader import LinkNeighborLoader, NeighborLoader
+from headrace.sample import Hops, MixedSampler, NeighborSampler, Sampler
 from headrace.store import ArrayStore, Cached, Tiered, hot_order
 
 pytestmark = [
@@ -83,6 +84,37 @@ def test_batches_are_those_of_the_cpu(data, mode, staleness, ahead):
     expected.resume(1, 3)
     for found, wanted in zip(loader, expected, strict=True):
         assert_equal(fields(found), fields(wanted))
+
+
+class FirstNeighbors(Sampler):
+    """The first neighbors of every seed, on the CPU."""
+
+    def __init__(self, graph):
+        self.graph = graph
+
+    def sample(self, seeds, epoch=0, batch=0, **_):
+        hops = Hops(seeds)
+        rows = self.graph.degrees()[hops.frontier].nonzero().flatten()
+        hops.add(rows, self.graph.indices[self.graph.indptr[hops.frontier[rows]]])
+        return hops.sample()
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+def test_batches_of_a_sampler_on_the_cpu_are_moved(data, staleness):
+    options = {"input_nodes": "train", "neighbor_sampler": FirstNeighbors(data.graph), "batch_size": 300, "shuffle": True}
+    compare(NeighborLoader(data, **options, device="cuda", staleness=staleness), NeighborLoader(data, **options))
+
+
+@pytest.mark.parametrize("mode", ["gpu", "uva", "mixed"])
+def test_a_sampler_on_the_gpu_may_be_passed(data, mode):
+    def sampler(**where):
+        return NeighborSampler(data.graph, [8, 4], seed=5, **where)
+
+    given = MixedSampler(sampler(device="cuda"), sampler(), cpu_threads=2) if mode == "mixed" else sampler(device="cuda", mode=mode)
+    options = {"batch_size": 300, "shuffle": True, "seed": 5}
+    loader = NeighborLoader(data, input_nodes="train", neighbor_sampler=given, **options)
+    assert loader.device == given.device
+    compare(loader, make(data))
 
 
 def test_auto_and_the_graphs_own_place(data):

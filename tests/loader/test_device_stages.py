@@ -83,7 +83,7 @@ def test_mixed_batches_are_those_of_threads(data, as_on_a_device):
     loader.sampler = MixedSampler(*samplers, cpu_threads=2)
     as_on_a_device(loader, threads=loader.sampler.threads)
     assert [fingerprint(batch) for batch in loader] == expected
-    assert sum(place.batches for place in loader.sampler.places) == len(expected)
+    assert sum(worker.batches for worker in loader.sampler.workers) == len(expected)
 
 
 def links(batch):

@@ -1,4 +1,4 @@
-"""Two places that share a list of batches: who gets which is a pure function of speeds, and no sample depends on it."""
+"""Two workers that share a list of batches: who gets which is a pure function of speeds, and no sample depends on it."""
 
 import threading
 import time
@@ -11,27 +11,27 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from device_cases import assert_same
-from headrace.sample import MixedSampler, NeighborSampler
+from headrace.sample import MixedSampler, NeighborSampler, Sampler
 from headrace.sample.mixed import Ticket, Worker, choose
 
 
 def replay(slots, seconds, *, batches, callers, first=None):
-    """Batches by place when `callers` ask for one after the other, and place p takes `seconds[p](n)` for its n-th batch."""
-    places = [Worker(str(p), count) for p, count in enumerate(slots)]
-    now, given, events = 0.0, 0, []  # (end, place, ticket, began)
-    queues = [[] for _ in places]
-    made, free = [0] * len(places), callers
+    """Batches by worker when `callers` ask for one after the other, and worker p takes `seconds[p](n)` for its n-th batch."""
+    workers = [Worker(str(p), count) for p, count in enumerate(slots)]
+    now, given, events = 0.0, 0, []  # (end, worker, ticket, began)
+    queues = [[] for _ in workers]
+    made, free = [0] * len(workers), callers
     while given < batches or events or any(queues):
         while given < batches and free:
-            place = choose(places, now)
-            at = places.index(place)
-            ticket = Ticket(place.due(now))
-            place.under_way.append(ticket)
+            worker = choose(workers, now)
+            at = workers.index(worker)
+            ticket = Ticket(worker.due(now))
+            worker.under_way.append(ticket)
             queues[at].append(ticket)
             given, free = given + 1, free - 1
-        for at, place in enumerate(places):
+        for at, worker in enumerate(workers):
             running = sum(event[1] == at for event in events)
-            while queues[at] and running < place.slots:
+            while queues[at] and running < worker.slots:
                 took = seconds[at](made[at] + running)
                 if first is not None and made[at] + running == 0:
                     took = first[at]
@@ -39,11 +39,11 @@ def replay(slots, seconds, *, batches, callers, first=None):
                 running += 1
         events.sort(key=lambda event: event[:2])
         now, at, ticket, began = events.pop(0)
-        places[at].under_way.remove(ticket)
-        places[at].measured(now - began, now=now)
+        workers[at].under_way.remove(ticket)
+        workers[at].measured(now - began, now=now)
         made[at] += 1
         free += 1
-    return places, now
+    return workers, now
 
 
 @pytest.mark.parametrize(
@@ -52,18 +52,18 @@ def replay(slots, seconds, *, batches, callers, first=None):
 )
 def test_shares_approach_the_ratio_of_rates_where_many_ask(slots, speeds):
     rates = [count / seconds for count, seconds in zip(slots, speeds, strict=True)]
-    places, end = replay(slots, [lambda _, s=s: s for s in speeds], batches=2000, callers=64)
-    for place, rate in zip(places, rates, strict=True):
-        assert place.batches / 2000 == pytest.approx(rate / sum(rates), abs=0.05)
+    workers, end = replay(slots, [lambda _, s=s: s for s in speeds], batches=2000, callers=64)
+    for worker, rate in zip(workers, rates, strict=True):
+        assert worker.batches / 2000 == pytest.approx(rate / sum(rates), abs=0.05)
     assert end < 1.1 * 2000 / sum(rates)  # hardly anybody was idle
 
 
 @pytest.mark.parametrize("callers", [1, 2, 8])
 @pytest.mark.parametrize("slower", [1.5, 4.0, 30.0, 1000.0])
 def test_where_few_ask_a_slow_place_does_not_hold_them_up(callers, slower):
-    places, end = replay((1, 7), [lambda _: 1.0, lambda _: slower], batches=3000, callers=callers)
-    assert places[0].batches > 0.1 * 3000
-    assert places[1].batches >= 2  # and is not forgotten
+    workers, end = replay((1, 7), [lambda _: 1.0, lambda _: slower], batches=3000, callers=callers)
+    assert workers[0].batches > 0.1 * 3000
+    assert workers[1].batches >= 2  # and is not forgotten
     assert end < 1.15 * 3000 + 2 * slower  # as if the faster one had been alone
 
 
@@ -77,20 +77,20 @@ def test_where_few_ask_a_slow_place_does_not_hold_them_up(callers, slower):
 def test_every_place_is_tried_again_after_a_slow_beginning(slots, speeds, compiling, callers):
     seconds = [lambda _, s=s: s for s in speeds]
     first = (speeds[0] + compiling * speeds[1], speeds[1])
-    places, _ = replay(slots, seconds, batches=600, callers=callers, first=first)
-    assert sum(place.batches for place in places) == 600
-    assert all(not place.under_way for place in places)
-    for place, own in zip(places, speeds, strict=True):
-        assert place.batches >= 2
-        assert place.seconds == pytest.approx(own, rel=0.01)  # what compiling took is forgotten
+    workers, _ = replay(slots, seconds, batches=600, callers=callers, first=first)
+    assert sum(worker.batches for worker in workers) == 600
+    assert all(not worker.under_way for worker in workers)
+    for worker, own in zip(workers, speeds, strict=True):
+        assert worker.batches >= 2
+        assert worker.seconds == pytest.approx(own, rel=0.01)  # what compiling took is forgotten
 
 
 def test_a_place_that_was_slow_for_a_while_is_found_to_be_fast_again():
     def slow_in_between(n):
         return 100.0 if 10 <= n < 13 else 1.0
 
-    places, _ = replay((1, 2), [slow_in_between, lambda _: 2.0], batches=20_000, callers=3)
-    assert places[0].batches > 0.4 * 20_000  # half, but for the time in which it was left alone
+    workers, _ = replay((1, 2), [slow_in_between, lambda _: 2.0], batches=20_000, callers=3)
+    assert workers[0].batches > 0.4 * 20_000  # half, but for the time in which it was left alone
 
 
 def test_a_place_without_measure_comes_first_once():
@@ -103,25 +103,25 @@ def test_a_place_without_measure_comes_first_once():
 
 
 def test_while_nothing_is_known_free_slots_are_filled_first():
-    places = [Worker("device", 1), Worker("cpu", 3)]
+    workers = [Worker("device", 1), Worker("cpu", 3)]
     order = []
     for now in range(6):
-        place = choose(places, float(now))
-        place.under_way.append(Ticket(place.due(float(now))))
-        order.append(place.name)
+        worker = choose(workers, float(now))
+        worker.under_way.append(Ticket(worker.due(float(now))))
+        order.append(worker.name)
     assert order[:4] == ["device", "cpu", "cpu", "cpu"]
 
 
 def test_a_batch_is_due_after_those_before_it():
-    place = Worker("cpu", 2, seconds=1.0)
-    assert place.due(5.0) == 6.0
-    place.under_way = [Ticket(6.0)]
-    assert place.due(5.0) == 6.0
-    place.under_way = [Ticket(6.5), Ticket(6.0)]
-    assert place.due(5.0) == 7.0
-    place.under_way.append(Ticket(7.0))
-    assert place.due(5.0) == 7.5
-    assert place.due(50.0) == 51.0  # what is late should be done any moment
+    worker = Worker("cpu", 2, seconds=1.0)
+    assert worker.due(5.0) == 6.0
+    worker.under_way = [Ticket(6.0)]
+    assert worker.due(5.0) == 6.0
+    worker.under_way = [Ticket(6.5), Ticket(6.0)]
+    assert worker.due(5.0) == 7.0
+    worker.under_way.append(Ticket(7.0))
+    assert worker.due(5.0) == 7.5
+    assert worker.due(50.0) == 51.0  # what is late should be done any moment
 
 
 def test_the_faster_to_be_done_is_chosen():
@@ -132,7 +132,7 @@ def test_the_faster_to_be_done_is_chosen():
     assert choose([fast, slow], 0.0) is slow
 
 
-class Slowed:
+class Slowed(Sampler):
     """A sampler that takes its time, counts how many use it at once, and fails if told to."""
 
     def __init__(self, sampler, seconds):
@@ -200,11 +200,11 @@ def test_an_error_reaches_its_caller_and_frees_the_slot(graph):
             failed.append(str(error))
     assert failed == [f"no memory for batch {batch}" for batch in (0, 1, 2, 9)]
     assert done == 16
-    assert all(not place.under_way for place in mixed.places)
-    assert sum(place.batches for place in mixed.places) == 16
+    assert all(not worker.under_way for worker in mixed.workers)
+    assert sum(worker.batches for worker in mixed.workers) == 16
     with pytest.raises(IndexError, match=r"seeds\[0\] is 2000"):
         mixed.sample([2000])
-    assert all(not place.under_way for place in mixed.places)
+    assert all(not worker.under_way for worker in mixed.workers)
 
 
 def test_who_is_interrupted_while_waiting_leaves_the_queue(graph, monkeypatch):
@@ -216,7 +216,7 @@ def test_who_is_interrupted_while_waiting_leaves_the_queue(graph, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(mixed._changed, "wait_for", interrupted)
         mixed.sample([1])
-    assert all(not place.under_way for place in mixed.places)
+    assert all(not worker.under_way for worker in mixed.workers)
     assert mixed.sample([1]).num_seeds == 1
 
 

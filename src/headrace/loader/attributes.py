@@ -77,10 +77,7 @@ class Attributes:
         if self.strategy is None:
             return None
         if self.input_time is not None:
-            times = as_times(self.input_time, "input_time")
-            if len(times) != len(nodes):
-                raise ValueError(f"input_time has {len(times)} entries for {len(nodes)} input nodes")
-            return times
+            return input_times(self.input_time, nodes)
         if isinstance(data, (Dataset, Graph)) or not self._on_nodes(data):
             raise ValueError("temporal sampling needs input_time=, one time for every input node: only edges have times here")
         return as_times(torch.as_tensor(data[self.time_attr]), str(self.time_attr))[nodes]
@@ -89,3 +86,11 @@ class Attributes:
         if self.time_attr in data and (data.is_node_attr(self.time_attr) or data.is_edge_attr(self.time_attr)):
             return bool(data.is_node_attr(self.time_attr))
         raise ValueError(f"time_attr names {self.time_attr!r}, which is neither a node nor an edge attribute of the data")
+
+
+def input_times(input_time: Any, nodes: Tensor) -> Tensor:  # -> [input nodes]
+    """`input_time` as a tensor, after a check that every input node has one."""
+    times = as_times(input_time, "input_time")
+    if len(times) != len(nodes):
+        raise ValueError(f"input_time has {len(times)} entries for {len(nodes)} input nodes")
+    return times

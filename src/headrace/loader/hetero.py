@@ -90,7 +90,7 @@ class HeteroNeighborLoader(NeighborLoader):
     def __init__(
         self,
         data: HeteroGraph | HeteroData,
-        num_neighbors: Any,
+        num_neighbors: Any = None,
         input_nodes: Any = None,
         *,
         replace: bool = False,
@@ -112,6 +112,8 @@ class HeteroNeighborLoader(NeighborLoader):
         **others: Any,
     ) -> None:
         refuse(others, loader=type(self).__name__, only=_ONLY)
+        if num_neighbors is None:
+            raise TypeError(f"{type(self).__name__} needs num_neighbors=, how many to draw in each hop")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         Loader.__init__(

@@ -68,7 +68,7 @@ class LinkNeighborLoader(NeighborLoader):
     def __init__(
         self,
         data: Dataset | Graph | HeteroGraph | Data | HeteroData,
-        num_neighbors: Any,
+        num_neighbors: Any = None,
         edge_label_index: Any = None,
         *,
         edge_label: Any = None,
@@ -133,7 +133,7 @@ class LinkNeighborLoader(NeighborLoader):
         if self.device is not None:
             links = links.to(self.device)
         rest = (self.seeds.input_id[positions], self._rows, self._labels, index, self._graph)
-        return lambda: LinkBatch(begun.finish(), *rest, links=links)
+        return lambda: LinkBatch(self._finished(begun, seeds), *rest, links=links)
 
     def _finish(self, batch: Any) -> Any:
         self.edges_left += batch.links.left

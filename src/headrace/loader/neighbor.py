@@ -10,22 +10,39 @@ import torch
 from torch import Tensor
 
 from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
-from headrace.loader.attributes import Attributes, Temporal
+from headrace.loader.attributes import Attributes, Temporal, input_times
 from headrace.loader.base import SHARED, Loader, gpu_of, refuse
 from headrace.loader.batch import Batch
 from headrace.loader.seeds import Seeds, input_nodes_of
 from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
-from headrace.sample import MixedSampler, NeighborSampler
+from headrace.sample import MixedSampler, NeighborSampler, Sample, Sampler, StartedSample
+from headrace.sample.sampler import checked, sampler_of
 from headrace.store import ArrayStore, Store, rows_for
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
+# What a sampler of the user's own decides in place of the loader, with the values that mean no more than their absence.
+_DRAWING: dict[str, tuple[Any, ...]] = {
+    "num_neighbors": (None,),
+    "replace": (False,),
+    "weighted": (False,),
+    "weight_attr": (None,),
+    "labor": (False,),
+    "layer_dependency": (False,),
+    "batch_dependency": (1,),
+    "disjoint": (False,),
+    "temporal": (None,),
+    "time_attr": (None,),
+    "temporal_strategy": ("uniform",),
+    "inclusive": (False,),
+    "mode": ("auto", "cpu"),
+}
+
 # Keywords of PyG's loader of which only one value is possible here. Any other is refused by name rather than silently ignored.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "subgraph_type": ("directional",),
-    "neighbor_sampler": (None,),
     "directed": (True,),
     **SHARED,
 }
@@ -53,6 +70,8 @@ class NeighborLoader(Loader):
         "cpu" by threads, "mixed" by both; "auto" is "gpu" if the graph fits. All give the same batches.
     rows: a store that features are gathered from (`store.Tiered`, `store.Cached`, ...) in place of the data's `x`.
     shard: (rank, ranks), or "torchrun": batches of one list are dealt to the ranks (`Shard`).
+    neighbor_sampler: any `headrace.sample.Sampler`, in place of `num_neighbors` and all that says how to draw. It is given
+        `input_time` as `time=`. Its samples may lie on the CPU: with `device="cuda"` batches are moved.
 
     Each iteration is an epoch: `epoch` counts them, and may be set.
 
@@ -65,6 +84,8 @@ class NeighborLoader(Loader):
     A heterogeneous graph (`HeteroGraph`, or a PyG `HeteroData`) makes a `HeteroNeighborLoader`, which is one of these.
     """
 
+    _check_samples = False
+
     def __new__(cls, data: Any = None, *_: Any, **__: Any) -> NeighborLoader:
         if cls is NeighborLoader and is_hetero(data):
             from headrace.loader.hetero import HeteroNeighborLoader
@@ -75,9 +96,10 @@ class NeighborLoader(Loader):
     def __init__(
         self,
         data: Dataset | Graph | HeteroGraph | Data | HeteroData,
-        num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]],
+        num_neighbors: Sequence[int] | Mapping[EdgeType, Sequence[int]] | None = None,
         input_nodes: Any = None,
         *,
+        neighbor_sampler: Sampler | None = None,
         input_time: Any = None,
         replace: bool = False,
         weighted: bool = False,
@@ -129,7 +151,23 @@ class NeighborLoader(Loader):
         )
         self.data, self.edge_ids = data, edge_ids
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
-        attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, input_time)
+        how: dict[str, Any] = {
+            "replace": replace,
+            "labor": labor,
+            "layer_dependency": layer_dependency,
+            "batch_dependency": batch_dependency,
+            "disjoint": disjoint,
+            "inclusive": inclusive,
+        }
+        own_time = input_time if neighbor_sampler is None else None  # of the loader's own sampler
+        attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, own_time)
+        if neighbor_sampler is not None:
+            sampler_of(neighbor_sampler, "neighbor_sampler")
+            _refuse_drawing({"num_neighbors": num_neighbors, "mode": mode, **how, **vars(attributes)})
+            if device is None:
+                self.device = gpu_of(neighbor_sampler.device)
+        if neighbor_sampler is None and num_neighbors is None:
+            raise TypeError(f"{type(self).__name__} needs num_neighbors=, how many to draw in each hop, or neighbor_sampler=")
         if self._dataset is None:
             _check_pyg(data)
             self._graph = attributes.graph_of_pyg(data, threads=self.threads)
@@ -143,24 +181,20 @@ class NeighborLoader(Loader):
         self._make_pool(_bytes(data))
         nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed, Shard.of(shard))
-        how = partial(
-            NeighborSampler,
-            self._graph,
-            num_neighbors,
-            replace=replace,
-            weighted=attributes.by_weight,
-            labor=labor,
-            layer_dependency=layer_dependency,
-            batch_dependency=batch_dependency,
-            disjoint=disjoint,
-            temporal=attributes.strategy,
-            inclusive=inclusive,
-            seed=seed,
-            threads=self.threads,
-            pool=self.pool,
-        )
-        self.sampler: NeighborSampler | MixedSampler = self._place(how, mode)
-        self._seed_times = self.sampler.seed_times(attributes.seed_times(data, nodes), len(nodes))
+        self.sampler: Sampler
+        if num_neighbors is None:
+            assert neighbor_sampler is not None
+            self.sampler = self._own_sampler(neighbor_sampler)
+            self._seed_times = None if input_time is None else input_times(input_time, nodes)
+        else:
+            how |= {"weighted": attributes.by_weight, "temporal": attributes.strategy, "seed": seed}
+            how |= {"threads": self.threads, "pool": self.pool}
+            self.sampler = ours = self._place(partial(NeighborSampler, self._graph, num_neighbors, **how), mode)
+            self._seed_times = ours.seed_times(attributes.seed_times(data, nodes), len(nodes))
+        if isinstance(self.sampler, MixedSampler):
+            self.sample_threads = self.sampler.threads
+        elif self.sampler.device.type != "cpu":
+            self.sample_threads = 0
         if rows is not None and rows.shape[0] != self._graph.num_nodes:
             raise ValueError(f"rows has {rows.shape[0]} rows for {self._graph.num_nodes} nodes: it must have one for every node")
         self._rows, self._labels = rows if rows is not None else self._store("x"), self._store("y")
@@ -179,11 +213,17 @@ class NeighborLoader(Loader):
         if self.device is None or mode == "cpu":
             return how(mode="cpu")  # also if the graph is pinned
         if mode == "mixed":
-            mixed = MixedSampler(how(device=self.device), how(mode="cpu"), cpu_threads=max(self.threads - 1, 1))
-            self.sample_threads = mixed.threads
-            return mixed
-        self.sample_threads = 0
+            return MixedSampler(how(device=self.device), how(mode="cpu"), cpu_threads=max(self.threads - 1, 1))
         return how(device=self.device, mode=mode)
+
+    def _own_sampler(self, sampler: Sampler) -> Sampler:
+        """The user's sampler. What it returns is checked, unless it is one of ours, over a graph of this size."""
+        self._check_samples = not isinstance(sampler, NeighborSampler | MixedSampler)
+        if isinstance(sampler, NeighborSampler | MixedSampler) and sampler.graph.num_nodes != self._graph.num_nodes:
+            raise ValueError(
+                f"neighbor_sampler samples a graph of {sampler.graph.num_nodes} nodes, but data has {self._graph.num_nodes}"
+            )
+        return sampler
 
     def _store(self, name: str) -> Store | None:
         rows = getattr(self._dataset, name) if self._dataset is not None else None
@@ -202,7 +242,17 @@ class NeighborLoader(Loader):
         if time is not None and self.device is not None:
             time = time.to(self.device)
         rest = (self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
-        return lambda: Batch(begun.finish(), *rest)
+        return lambda: Batch(self._finished(begun, seeds), *rest)
+
+    def _finished(self, begun: StartedSample, seeds: Tensor) -> Sample:
+        """The sample, checked where it comes from a sampler of the user's own."""
+        sample = begun.finish()
+        if not self._check_samples:
+            return sample
+        sample = checked(sample, seeds, num_nodes=self._graph.num_nodes, name=type(self.sampler).__name__)
+        if self.edge_ids and sample.edge_id is None:
+            raise ValueError(f"edge_ids=True, but {type(self.sampler).__name__}.sample returned a sample without edge_id")
+        return sample
 
     def _finish(self, batch: Any) -> Any:
         if self.device is not None:
@@ -235,7 +285,20 @@ class NeighborLoader(Loader):
         result.batch_size = len(result.input_id)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._graph}, fanouts={self.sampler.fanouts}, batches={len(self)})"
+        sampler = self.sampler
+        how = f"neighbor_sampler={type(sampler).__name__}"
+        if isinstance(sampler, NeighborSampler | MixedSampler):
+            how = f"fanouts={sampler.fanouts}"
+        return f"{type(self).__name__}({self._graph}, {how}, batches={len(self)})"
+
+
+def _refuse_drawing(options: dict[str, Any]) -> None:
+    """Raise for an option that a sampler of the user's own would not be told of."""
+    others = [
+        name for name, absent in _DRAWING.items() if not any(options[name] is value or options[name] == value for value in absent)
+    ]
+    if others:
+        raise ValueError(f"neighbor_sampler decides how neighbors are drawn, so {' and '.join(others)} must be left out")
 
 
 def _bytes(data: Any) -> int:

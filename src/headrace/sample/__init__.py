@@ -1,12 +1,14 @@
-"""Samplers, and what they return."""
+"""Samplers, pure functions of (seed, epoch, batch), and the samples they return."""
 
 from headrace.sample.hetero import HeteroSample, HeteroSampler
+from headrace.sample.hops import Hops
 from headrace.sample.known import KnownEdges, drawn_as, known_among
 from headrace.sample.mixed import MixedSampler
 from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.places import Place
 from headrace.sample.sample import Block, Sample
+from headrace.sample.sampler import Sampler, batch_generator
 from headrace.sample.shared_negatives import SharedNegatives
 from headrace.sample.started import StartedSample
 
@@ -14,6 +16,7 @@ __all__ = [
     "Block",
     "HeteroSample",
     "HeteroSampler",
+    "Hops",
     "KnownEdges",
     "MixedSampler",
     "NegativeSampler",
@@ -22,8 +25,10 @@ __all__ = [
     "NeighborSampler",
     "Place",
     "Sample",
+    "Sampler",
     "SharedNegatives",
     "StartedSample",
+    "batch_generator",
     "drawn_as",
     "known_among",
 ]

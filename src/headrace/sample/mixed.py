@@ -11,16 +11,16 @@ from torch import Tensor
 
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Sample
-from headrace.sample.started import StartedSample
+from headrace.sample.sampler import Sampler
 
 _MEMORY = 0.8  # of the seconds a batch takes, how much of the estimate stays when a new one is measured
-_TRIALS = 2  # batches that every place is given: the first may compile kernels, and says little
-_PATIENCE = 20  # batches' time that a place is left idle for being slow, before it is given another: it may have become faster
+_TRIALS = 2  # batches that every worker is given: the first may compile kernels, and says little
+_PATIENCE = 20  # batches' time that a worker is left idle for being slow, before it is given another: it may have become faster
 
 
 @dataclass(frozen=True, eq=False)
 class Ticket:
-    """A batch that a place has taken on, and when it should be done."""
+    """A batch that a worker has taken on, and when it should be done."""
 
     due: float
 
@@ -37,7 +37,7 @@ class Worker:
     under_way: list[Ticket] = field(default_factory=list)  # the first `slots` of them now, the others in turn
 
     def due(self, now: float) -> float:
-        """When a batch that is given to this place now should be done."""
+        """When a batch that is given to this worker now should be done."""
         ends = sorted(ticket.due for ticket in self.under_way)
         begin = now if len(ends) < self.slots else max(ends[len(ends) - self.slots], now)
         return begin + (self.seconds or 0.0)
@@ -53,65 +53,62 @@ class Worker:
         self.batches, self.last = self.batches + 1, now
 
 
-def choose(places: list[Worker], now: float) -> Worker:
-    """The place that should have a further batch done first; of equals the one with more room.
+def choose(workers: list[Worker], now: float) -> Worker:
+    """The worker that should have a further batch done first; of equals the one with more room.
 
-    Before that comes a place of which too little is known: one that was not measured often enough, or long ago. It is given one
+    Before that comes a worker of which too little is known: one that was not measured often enough, or long ago. It is given one
     batch at a time.
     """
-    for place in places:
-        if not place.under_way and place.stale(now):
-            return place
-    known = [place for place in places if place.seconds is not None]
-    return min(known or places, key=lambda place: (place.due(now), len(place.under_way) / place.slots))
+    for worker in workers:
+        if not worker.under_way and worker.stale(now):
+            return worker
+    known = [worker for worker in workers if worker.seconds is not None]
+    return min(known or workers, key=lambda worker: (worker.due(now), len(worker.under_way) / worker.slots))
 
 
-class MixedSampler:
+class MixedSampler(Sampler):
     """Samples of a `NeighborSampler` on a device and one on the CPU, which are the same bits: only where each is made differs.
 
-    Call `sample` from `threads` threads at a time. Each batch goes to the place that should have it done first, by what batches
+    Call `sample` from `threads` threads at a time. Each batch goes to the worker that should have it done first, by what batches
     took there so far (Quiver's mixed mode splits an epoch once; this goes on adapting).
     """
 
     def __init__(self, device: NeighborSampler, cpu: NeighborSampler, *, cpu_threads: int) -> None:
-        self.graph, self.fanouts = cpu.graph, cpu.fanouts
+        self.graph, self.fanouts, self.device = cpu.graph, cpu.fanouts, device.device
         self.threads = cpu_threads + 1
-        self.places = [Worker("device", 1), Worker("cpu", cpu_threads)]
+        self.workers = [Worker("device", 1), Worker("cpu", cpu_threads)]
         self._samplers = {"device": device, "cpu": cpu}
         self._changed = threading.Condition()
 
     def sample(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> Sample:
-        """As `NeighborSampler.sample`; the sample lies where it was made."""
+        """As `NeighborSampler.sample`; the sample lies where it was made: on `device`, or on the CPU."""
         options["threads"] = 1
         with self._changed:
             now = perf_counter()
-            place = choose(self.places, now)
-            ticket = Ticket(place.due(now))
-            place.under_way.append(ticket)
+            worker = choose(self.workers, now)
+            ticket = Ticket(worker.due(now))
+            worker.under_way.append(ticket)
         try:
             with self._changed:
-                self._changed.wait_for(lambda: ticket in place.under_way[: place.slots])
+                self._changed.wait_for(lambda: ticket in worker.under_way[: worker.slots])
             begin = perf_counter()
-            sample = self._samplers[place.name].sample(seeds, epoch, batch, **options)
+            sample = self._samplers[worker.name].sample(seeds, epoch, batch, **options)
         finally:
             with self._changed:
-                place.under_way.remove(ticket)
+                worker.under_way.remove(ticket)
                 self._changed.notify_all()
         with self._changed:
-            place.measured(perf_counter() - begin, now=perf_counter())
+            worker.measured(perf_counter() - begin, now=perf_counter())
         return sample
 
-    def start(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> StartedSample:
-        """As `NeighborSampler.start`: here `finish` does it all, for only then is it known who is free."""
-        return StartedSample(lambda: self.sample(seeds, epoch, batch, **options))
-
     def seed_times(self, time: Any | None, seeds: int) -> Tensor | None:
+        """As `NeighborSampler.seed_times`."""
         return self._samplers["cpu"].seed_times(time, seeds)
 
     def shares(self) -> dict[str, float]:
-        """What share of the batches each place made."""
-        total = sum(place.batches for place in self.places)
-        return {place.name: place.batches / total if total else 0.0 for place in self.places}
+        """What share of the batches each worker made."""
+        total = sum(worker.batches for worker in self.workers)
+        return {worker.name: worker.batches / total if total else 0.0 for worker in self.workers}
 
     @property
     def workspace_bytes(self) -> int:

@@ -16,6 +16,7 @@ from headrace.kernels import gather
 from headrace.sample.launch import device_sampler, find_place
 from headrace.sample.places import Mode
 from headrace.sample.sample import Sample
+from headrace.sample.sampler import Sampler, with_times
 from headrace.sample.started import StartedSample
 from headrace.sample.weights import cumulative, drawable
 from headrace.store import BufferPool
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _STAMP_NODES = 12 << 20
 
 
-class NeighborSampler:
+class NeighborSampler(Sampler):
     """Samples up to `fanouts[h]` in-neighbors of every node that hop h - 1 added; -1 takes all.
 
     Uniformly, without replacement by Floyd's method, unless told otherwise. Every draw is Philox of (seed, epoch, batch, hop, node,
@@ -218,8 +219,7 @@ class NeighborSampler:
         """
         if together < 1:
             raise ValueError(f"together must be at least 1 batch, not {together}")
-        pairs = ((seeds, None) for seeds in batches) if times is None else zip(batches, times, strict=True)
-        numbered = enumerate(pairs, first)
+        numbered = enumerate(with_times(batches, times), first)
         if self._launched is None:
             for batch, (seeds, time) in numbered:
                 yield self.sample(seeds, epoch, batch, time=time, edge_ids=edge_ids, threads=threads, check=check)

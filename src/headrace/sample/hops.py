@@ -1,0 +1,76 @@
+"""`Hops`: a sample put together hop by hop, from neighbors that somebody else chose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace._arrays import as_ids, first_outside
+from headrace.sample.sample import Sample
+
+
+class Hops:
+    """Builds a `Sample` of chosen neighbors: numbers the nodes in order of first appearance, and writes the edges as rows.
+
+    `frontier` holds the nodes to choose neighbors for: the seeds, then what the hop before added. So every node is expanded once.
+
+    >>> from headrace.sample import Hops
+    >>> hops = Hops([7, 3])
+    >>> hops.add([0, 0, 1], [5, 3, 5])  # 7 has the neighbors 5 and 3, and 3 has the neighbor 5
+    >>> hops.frontier.tolist()
+    [5]
+    >>> hops.add([0], [9])
+    >>> sample = hops.sample()
+    >>> sample.nodes.tolist(), sample.indptr.tolist(), sample.indices.tolist()
+    ([7, 3, 5, 9], [0, 2, 3, 4], [2, 1, 2, 3])
+    """
+
+    def __init__(self, seeds: Any) -> None:
+        self.nodes = self.frontier = as_ids(seeds, "seeds", dtype=torch.int64)
+        self._counts: list[Tensor] = []  # of the edges of each row, hop by hop
+        self._indices: list[Tensor] = []
+        self._edge_ids: list[Tensor | None] = []
+        self._num_nodes = [len(self.nodes)]
+
+    def add(self, rows: Any, neighbors: Any, edge_id: Any | None = None) -> None:
+        """Add a hop: `neighbors[i]`, the id of a node, is a neighbor of `frontier[rows[i]]`, by the edge `edge_id[i]`."""
+        rows, neighbors = (as_ids(ids, name, dtype=torch.int64) for ids, name in ((rows, "rows"), (neighbors, "neighbors")))
+        edge_id = None if edge_id is None else as_ids(edge_id, "edge_id")
+        if len(rows) != len(neighbors) or (edge_id is not None and len(edge_id) != len(rows)):
+            raise ValueError(f"rows, neighbors and edge_id must have one entry per edge, but there are {len(rows)} rows")
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.frontier):
+            at = first_outside(rows, 0, len(self.frontier))
+            raise IndexError(f"rows[{at}] is {int(rows[at])}: the frontier has {len(self.frontier)} nodes")
+        if bool((rows.diff() < 0).any()):
+            order = rows.argsort(stable=True)
+            rows, neighbors, edge_id = rows[order], neighbors[order], None if edge_id is None else edge_id[order]
+        known, both = len(self.nodes), torch.cat([self.nodes, neighbors])
+        place = torch.arange(len(both))
+        ids, which = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        first = torch.full((len(ids),), len(both)).scatter_reduce_(0, which, place, "amin")[which]
+        fresh = (first == place) & (place >= known)
+        number = torch.where(place < known, place, known - 1 + fresh.cumsum(0))
+        self._counts.append(torch.bincount(rows, minlength=len(self.frontier)))
+        self._indices.append(number[first[known:]].int())
+        self._edge_ids.append(edge_id)
+        self.frontier = both[fresh]
+        self.nodes = torch.cat([self.nodes, self.frontier])
+        self._num_nodes.append(len(self.frontier))
+
+    def sample(self) -> Sample:
+        """The sample of all hops so far. It has edge ids if every hop was given them."""
+        if not self._counts:
+            raise ValueError("a sample has at least one hop: call add first")
+        indptr = torch.zeros(sum(map(len, self._counts)) + 1, dtype=torch.int64)
+        torch.cumsum(torch.cat(self._counts), 0, out=indptr[1:])
+        edge_ids = [ids for ids in self._edge_ids if ids is not None]
+        return Sample(
+            self.nodes,
+            indptr,
+            torch.cat(self._indices),
+            tuple(self._num_nodes),
+            tuple(len(indices) for indices in self._indices),
+            torch.cat(edge_ids) if len(edge_ids) == len(self._indices) else None,
+        )
