@@ -17,7 +17,8 @@ from headrace.nn import GNN, Layer
 from headrace.pipeline import StageTimes, Trace
 from headrace.store import Store, Tiered, hot_order, rows_for
 from headrace.train.clock import Clock
-from headrace.train.inference.infer import infer, layers_of
+from headrace.train.inference.infer import infer
+from headrace.train.inference.walk import layers_of
 from headrace.train.loop import Score, Step
 from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
