@@ -99,7 +99,7 @@ def test_ranges_of_rows_and_tables_in_files_change_nothing(data, kind, narrow, m
         files.append(real(*arguments, **more))
         return files[-1]
 
-    monkeypatch.setattr(inference.tempfile, "TemporaryFile", remember)
+    monkeypatch.setattr(tempfile, "TemporaryFile", remember)
     monkeypatch.setattr(hr.Graph, "rows", lambda self, begin, end: calls.append((begin, end)) or rows(self, begin, end))
     found = infer(model, data, memory=1000)
     if kind != "gat":  # which is computed in one piece

@@ -8,21 +8,20 @@ the number of its terms: gin is given as many neighbors as in training.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from headrace._files import put_in_place, replaced
-from headrace.kernels import gather
 from headrace.nn import GNN
-from headrace.sample import Sample
-from headrace.store import FileRows, TrainedArray, TrainedRows
-from headrace.train.inference.export_files import NpyRows
+from headrace.sample import NeighborSampler
+from headrace.store import ArrayStore, FileRows, Store, TrainedArray, TrainedRows
 from headrace.train.inference.ranking import scan
+from headrace.train.inference.tables import FileTable, MemoryTable, ScratchTable
+from headrace.train.inference.walk import Chunk, Inputs, Progress, Table, walk
 from headrace.train.links.batches import EdgeBatches
 from headrace.train.links.memory import encoding_memory
 from headrace.train.links.neighborhoods import RowsOfGraph, degrees_of, rows_of_graph, sampler_of
@@ -31,8 +30,6 @@ from headrace.train.links.options import LinkOptions
 ENCODED = "encoded.npy"  # in the directory of a run
 MOST = 1 << 12  # neighbors of a node, at the most
 _READERS = 4  # threads that wait for the disk
-
-Tell = Callable[[int, int], None]
 
 
 class EncodedRows:
@@ -51,104 +48,95 @@ class EncodedRows:
 
 
 def encode_all(
-    model: GNN, rows: TrainedRows, triples: Tensor, deal: EdgeBatches, *, place: Path | None = None, progress: Tell | None = None
+    model: GNN,
+    rows: TrainedRows,
+    triples: Tensor,
+    deal: EdgeBatches,
+    *,
+    place: Path | None = None,
+    progress: Progress | None = None,
 ) -> TrainedArray | EncodedRows:
     """The encoded rows of all nodes: in memory with the rows, or in a file at `place`, which is written aside and renamed.
 
     `deal` knows the partitions that `triples` are sorted by. `progress` is told (done, of how many) rows.
     """
-    options, layers, done = deal.options, len(model.layers), 0
-    degree = degrees_of(triples, rows.num_rows) if options.encoder == "gcn" else None
-
-    def tell(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, layers * rows.num_rows)
-
-    was = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            if place is not None:
-                return _to_file(model, rows, triples, deal, degree, place, tell)
-            table, read = torch.empty(0), lambda ids: rows.gather(ids.to(getattr(rows, "device", "cpu")))[0]
-            for number, layer in enumerate(model.layers):
-                pieces = _pieces(layer, number, read, triples, deal, degree)
-                table = torch.empty(rows.num_rows, cast(int, layer.out_channels), device=getattr(rows, "device", "cpu"))
-                for begin, piece in pieces:
-                    table[begin : begin + len(piece)] = piece
-                    tell(len(piece))
-                read = lambda ids, table=table: gather(table, ids.to(table.device))  # type: ignore[misc] # noqa: E731
-            return TrainedArray(table, torch.empty(len(table), 0, device=table.device), threads=options.threads)
-    finally:
-        model.train(was)
-
-
-def _to_file(
-    model: GNN,
-    rows: TrainedRows,
-    triples: Tensor,
-    deal: EdgeBatches,
-    degree: Tensor | None,
-    place: Path,
-    tell: Callable[[int], None],
-) -> EncodedRows:
-    """A file for the rows, and one for each layer; no more than two are there at a time."""
-    steps = [place.with_name(f"{place.name}.{number}") for number in range(len(model.layers) + 1)]
-    try:
-        _write(steps[0], rows.num_rows, rows.width, (piece for _, piece in scan(rows, limit=_piece_rows(deal.options))))
-        for number, layer in enumerate(model.layers):
-            source = FileRows(steps[number], threads=_READERS)
-            pieces = _pieces(layer, number, source.gather, triples, deal, degree)
-            _write(steps[number + 1], rows.num_rows, cast(int, layer.out_channels), _told(pieces, tell))
-            source.close()
-            steps[number].unlink()
-        put_in_place(steps[-1], place)
-    finally:
-        for step in steps:
-            step.unlink(missing_ok=True)
-    return EncodedRows(place)
+    way = _Encoding(rows, triples, deal, place, last=len(model.layers) - 1)
+    total = len(model.layers) * rows.num_rows
+    table = walk(model, way.source, chunks=way.chunks, table=way.table, total=total, progress=progress)
+    if place is not None:
+        return EncodedRows(place)
+    assert isinstance(table, ArrayStore)
+    return TrainedArray(table.rows, torch.empty(rows.num_rows, 0, device=table.device), threads=deal.options.threads)
 
 
 def save_encoded(rows: TrainedArray, place: Path) -> None:
     """Write rows that are in memory to a file that `EncodedRows` reads."""
-    with replaced(place) as aside:
-        _write(aside, rows.num_rows, rows.width, (piece for _, piece in scan(rows)))
+    _written(FileTable(rows.num_rows, rows.width, torch.float32, place=place), (piece for _, piece in scan(rows))).close()
 
 
-def _told(pieces: Iterator[tuple[int, Tensor]], tell: Callable[[int], None]) -> Iterator[Tensor]:
-    for _, piece in pieces:
-        yield piece
-        tell(len(piece))
+class _Encoding:
+    """An encoder's layers over the training graph, partition by partition: with tables in memory, or in files beside `place`."""
+
+    def __init__(self, rows: TrainedRows, triples: Tensor, deal: EdgeBatches, place: Path | None, *, last: int) -> None:
+        self.rows, self.triples, self.deal, self.place, self.last = rows, triples, deal, place, last
+        self.options, self.limit = deal.options, _piece_rows(deal.options)
+        self.device = torch.device(getattr(rows, "device", "cpu"))
+        self.degree = degrees_of(triples, rows.num_rows) if self.options.encoder == "gcn" else None
+
+    def source(self) -> Store:
+        """The trained rows, where any of them can be read: of rows on disk only some can, so they are copied to a file."""
+        rows = self.rows
+        if self.place is None:
+            return _WithoutState(rows, self.device)
+        copy = ScratchTable(rows.num_rows, rows.width, torch.float32, folder=self.place.parent)
+        return _written(copy, (piece for _, piece in scan(rows, limit=self.limit)))
+
+    def table(self, number: int, first: Tensor) -> Table:
+        count, width = self.rows.num_rows, first.shape[1]
+        if self.place is None:
+            return MemoryTable(count, first, device=self.device)
+        if number == self.last:
+            return FileTable(count, width, first.dtype, place=self.place)
+        return ScratchTable(count, width, first.dtype, folder=self.place.parent)
+
+    def chunks(self, number: int, layer: nn.Module, rows: Store) -> Iterator[Chunk]:
+        most = most_neighbors(self.options)[number]
+        for part in rows_of_graph(self.deal, self.triples, threads=self.options.threads):
+            sampler = sampler_of(part.graph, [most], self.options)
+            for begin, end in _ranges(part, most, self.limit):
+                yield partial(self._read, rows, part, sampler, begin, end)
+
+    def _read(self, rows: Store, part: RowsOfGraph, sampler: NeighborSampler, begin: int, end: int) -> Inputs:
+        sample = sampler.sample(torch.arange(begin, end))
+        ids = part.ids(sample.nodes.long())
+        block = sample.blocks[0]
+        if self.degree is not None:
+            block = replace(block, degree=self.degree[ids])
+        return Inputs(rows.gather(ids.to(self.device)), block)
 
 
-def _write(path: Path, count: int, width: int, pieces: Iterator[Tensor]) -> None:
-    file = NpyRows(path, count, width)
+class _WithoutState:
+    """Trained rows as a `Store`."""
+
+    def __init__(self, rows: TrainedRows, device: torch.device) -> None:
+        self._rows, self.device = rows, device
+        self.shape, self.dtype = torch.Size((rows.num_rows, rows.width)), torch.float32
+
+    def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
+        """Rows by id.  # [n] -> [n, d]"""
+        rows = self._rows.gather(ids)[0]
+        return rows if out is None else out.copy_(rows)
+
+
+def _written(table: FileTable, pieces: Iterable[Tensor]) -> FileRows:
+    """A table of these rows."""
     try:
         for piece in pieces:
-            file.append(torch.empty(0), piece.cpu())
-        file.close()
-    finally:
-        file.abandon()
-
-
-def _pieces(
-    layer: nn.Module, number: int, read: Callable[[Tensor], Tensor], triples: Tensor, deal: EdgeBatches, degree: Tensor | None
-) -> Iterator[tuple[int, Tensor]]:
-    """What a layer makes of the table that `read` reads, as (first id, rows), front to back."""
-    options = deal.options
-    most, limit = most_neighbors(options)[number], _piece_rows(options)
-    where = next(layer.parameters()).device
-    for part in rows_of_graph(deal, triples, threads=options.threads):
-        sampler = sampler_of(part.graph, [most], options)
-        for begin, end in _ranges(part, most, limit):
-            sample: Sample = sampler.sample(torch.arange(begin, end))
-            ids = part.ids(sample.nodes.long())
-            block = sample.to(where).blocks[0]
-            if degree is not None:
-                block = dataclasses.replace(block, degree=degree[ids].to(where))
-            yield part.begin + begin, layer(read(ids).to(where), block)
+            table.append(piece)
+        return table.rows(threads=_READERS)
+    except BaseException:
+        table.abandon()
+        raise
 
 
 def _ranges(part: RowsOfGraph, most: int, limit: int) -> Iterator[tuple[int, int]]:

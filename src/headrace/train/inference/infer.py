@@ -1,27 +1,28 @@
 """`infer`: a model's rows for all nodes over all neighbors, layer by layer.
 
-A layer is computed for every node before the next one begins, so a node's neighbors are read once per layer, where a batch of
-whole neighborhoods would compute them again for every seed. Memory is the table before and the table after a layer, and one
-range of rows; a table that is larger than `memory` lies in a temporary file.
+Memory is the table before and the table after a layer, and one range of rows; a table that is larger than `memory` lies in a
+temporary file.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headrace._arrays import as_ids, first_outside
 from headrace.graph import Dataset, Graph
 from headrace.kernels import gather
-from headrace.sample import Block, NeighborSampler
+from headrace.ranks.ranks import Ranks
+from headrace.sample import NeighborSampler
+from headrace.store import ArrayStore, Store
+from headrace.train.inference.tables import MappedTable, MemoryTable
+from headrace.train.inference.walk import Chunk, Inputs, Progress, all_neighbors, device_of, required_layers, walk
 
 _RANGE_BYTES = 256 << 20  # of rows computed at a time
 _SEEDS = 16_384  # of the last layer, computed at a time
@@ -33,7 +34,8 @@ def infer(
     nodes: Any = None,
     *,
     memory: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
+    ranks: Ranks | None = None,
 ) -> Tensor:
     """The model's rows of `nodes` (all by default), from all neighbors.  # -> [nodes, out]
 
@@ -41,16 +43,15 @@ def infer(
     evaluation: no dropout, norms as learnt. `memory` (bytes, by default half of what the machine has) bounds the tables held in
     memory. `progress` is told (done, of how many) rows. A model on a GPU is run there if graph and tables fit, else on the CPU.
 
+    `ranks` share the work: all call with the same model, data and nodes, each computes some ranges of every layer, and all get
+    the same rows, with the bits that a single process computes. A layer that is computed in one range is one rank's work.
+
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=100, edges=600, classes=3, features=8)
     >>> hr.train.infer(hr.nn.GNN(8, 16, 3, layers=2), data).shape
     torch.Size([100, 3])
     """
-    layers = layers_of(model)
-    if layers is None:
-        raise TypeError(
-            f"{type(model).__name__} has no `layers`: exact inference calls them one after the other as layer(x, block)"
-        )
+    last = len(required_layers(model)) - 1
     if data.x is None:
         raise ValueError("this dataset has no features")
     wanted = None if nodes is None else as_ids(nodes, "nodes", dtype=torch.int64)
@@ -58,100 +59,87 @@ def infer(
         at = first_outside(wanted, 0, data.num_nodes)
         raise IndexError(f"nodes[{at}] is {int(wanted[at])}: the graph has nodes 0 to {data.num_nodes - 1}")
     limit = memory if memory is not None else _half_of_memory()
-    # A sampled block has no edge weights: with them, the last layer too is computed for all.
-    few = wanted is not None and 2 * len(wanted) < data.num_nodes and data.graph.weight is None
-    total, done = data.num_nodes * (len(layers) - 1) + (len(wanted) if wanted is not None and few else data.num_nodes), 0
-
-    def tell(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if progress is not None:
-            progress(done, total)
-
-    def walk(model: nn.Module, x: Tensor, graph: Graph) -> Tensor:
-        layers = layers_of(model) or []
-        with evaluating(model), torch.no_grad():
-            for number, layer in enumerate(layers):
-                last = number == len(layers) - 1
-                if last and wanted is not None and few:
-                    return _some(layer, x, graph, wanted, tell).cpu()
-                x = _all(layer, x, graph, limit, tell)
-        return (x if wanted is None else gather(x, wanted)).cpu()
-
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if device.type == "cpu":
-        return walk(model, data.x, data.graph)
-    try:
-        return walk(model, data.x.to(device), data.graph.derived(f"on {device}", lambda: data.graph.to(device)))
-    except torch.cuda.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        done = 0
-    return walk(copy.deepcopy(model).cpu(), data.x, data.graph)
+    if device_of(model).type != "cpu":
+        try:
+            return _InMemory(model, data, wanted, last, limit).rows(progress, ranks)
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        model = copy.deepcopy(model).cpu()
+    return _InMemory(model, data, wanted, last, limit).rows(progress, ranks)
 
 
-def layers_of(model: nn.Module) -> list[nn.Module] | None:
-    """The layers that a model is made of, if it says so."""
-    layers: Any = getattr(model, "layers", None)
-    return list(layers) if isinstance(layers, (nn.ModuleList, nn.Sequential, list, tuple)) and len(layers) else None
+class _InMemory:
+    """Layers over a whole graph, from tables that are read in place, where the model is."""
+
+    def __init__(self, model: nn.Module, data: Dataset, wanted: Tensor | None, last: int, limit: int) -> None:
+        self.model, self.data, self.wanted, self.last, self.limit = model, data, wanted, last, limit
+        self.device = device_of(model)
+        # Few nodes are computed alone in the last layer. A sampled block has no edge weights: with them, all are computed.
+        self.few = wanted is not None and 2 * len(wanted) < data.num_nodes and data.graph.weight is None
+
+    def rows(self, progress: Progress | None, ranks: Ranks | None) -> Tensor:
+        """The rows that are wanted, in main memory."""
+        total = sum(self._count(number) for number in range(self.last + 1))
+        table = walk(self.model, self._source, chunks=self._chunks, table=self._table, total=total, progress=progress, ranks=ranks)
+        assert isinstance(table, ArrayStore)
+        return (table.rows if self.wanted is None or self.few else gather(table.rows, self.wanted)).cpu()
+
+    def _source(self) -> ArrayStore:
+        assert self.data.x is not None
+        return ArrayStore(self.data.x.to(self.device))
+
+    def _graph(self) -> Graph:
+        graph = self.data.graph
+        return graph if self.device.type == "cpu" else graph.derived(f"on {self.device}", lambda: graph.to(self.device))
+
+    def _count(self, number: int) -> int:
+        """Rows of a layer's table."""
+        return len(self.wanted) if self.few and number == self.last and self.wanted is not None else self.data.num_nodes
+
+    def _table(self, number: int, first: Tensor) -> MemoryTable:
+        count = self._count(number)
+        fits = count * first.shape[1] * first.element_size() <= self.limit
+        in_memory = fits or first.is_cuda or len(first) == count or (self.few and number == self.last)
+        return (MemoryTable if in_memory else MappedTable)(count, first)
+
+    def _chunks(self, number: int, layer: nn.Module, rows: Store) -> Iterator[Chunk]:
+        assert isinstance(rows, ArrayStore)
+        graph, x = self._graph(), rows.rows
+        if self.few and number == self.last and self.wanted is not None:
+            return _seeds(layer, x, graph, self.wanted)
+        return _ranges(layer, x, graph)
 
 
-def _all(layer: nn.Module, x: Tensor, graph: Graph, limit: int, tell: Callable[[int], None]) -> Tensor:
-    """The layer for every node."""
+def _ranges(layer: nn.Module, x: Tensor, graph: Graph) -> Iterator[Chunk]:
+    """All nodes, a range at a time; or at once, if the layer multiplies the rows of all sources whatever the range is."""
     nodes = graph.num_nodes
-    in_place = getattr(layer, "reads_ids", False)  # a range of rows costs only its own part: sums come before products
     step = nodes
-    if in_place and nodes:
-        probe: Tensor = layer(x, graph.rows(0, 1))
-        width = probe.shape[1] + x.shape[1]
+    if getattr(layer, "reads_ids", False) and nodes:
+        width = layer(x, graph.rows(0, 1)).shape[1] + x.shape[1]
         if 4 * nodes * width > _RANGE_BYTES:
             step = max(_RANGE_BYTES // (4 * width), 1)
     if step >= nodes:
-        out: Tensor = layer(x, graph)
-        tell(nodes)
-        return out
-    on_gpu = probe.is_cuda
-    table = probe.new_empty(nodes, probe.shape[1]) if on_gpu else _table(nodes, probe.shape[1], probe.dtype, limit)
+        yield lambda: Inputs(x, graph)
+        return
     for begin in range(0, nodes, step):
-        end = min(begin + step, nodes)
-        table[begin:end] = layer(x, graph.rows(begin, end))
-        tell(end - begin)
-    return table
+        yield partial(Inputs, x, graph.rows(begin, min(begin + step, nodes)))
 
 
-def _some(layer: nn.Module, x: Tensor, graph: Graph, nodes: Tensor, tell: Callable[[int], None]) -> Tensor:
-    """The layer for some nodes: their neighbors, all of them, a range of nodes at a time."""
-    sampler = NeighborSampler(graph, [-1])
-    nodes = nodes.to(x.device)
-    parts = []
-    for begin in range(0, len(nodes), _SEEDS):
-        seeds = nodes[begin : begin + _SEEDS]
-        unique, place = torch.unique(seeds, return_inverse=True)  # a sample lists a seed that is given twice only once
-        sample = sampler.sample(unique)
-        block = sample.blocks[0]
-        conv = getattr(layer, "conv", layer)
-        degree = gather(graph.degrees(loops=False), sample.nodes) if getattr(conv, "wants_degree", False) else None
-        block = Block(block.indptr, block.indices, block.num_src, degree)
+def _seeds(layer: nn.Module, x: Tensor, graph: Graph, nodes: Tensor) -> Iterator[Chunk]:
+    """Some nodes, so many at a time, each with all of its neighbors."""
+    sampler, nodes = NeighborSampler(graph, [-1]), nodes.to(x.device)
+
+    def read(seeds: Tensor) -> Inputs:
+        unique, order = torch.unique(seeds, return_inverse=True)  # a sample has a seed only once
+        ids, block = all_neighbors(sampler, layer, unique)
         if getattr(layer, "reads_ids", False):
-            rows = layer(x, block, ids=sample.nodes)
-        else:
-            rows = layer(gather(x, sample.nodes), block)
-        parts.append(rows[place])
-        tell(len(seeds))
-    return torch.cat(parts) if parts else layer(x, graph.rows(0, 0))
+            return Inputs(x, block, ids, order)
+        return Inputs(gather(x, ids), block, order=order)
 
-
-def _table(rows: int, width: int, dtype: torch.dtype, limit: int) -> Tensor:
-    table = torch.empty(0, dtype=dtype)
-    size = rows * width * table.element_size()
-    if size <= limit:
-        return torch.empty(rows, width, dtype=dtype)
-    with tempfile.TemporaryFile(prefix="headrace-") as file:  # it has no name, and is gone when the last view of it is
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)  # a page that finds no room later would end the process
-        except OSError as error:
-            place, room = tempfile.gettempdir(), f"{size / 2**30:.2f} GiB"
-            raise OSError(error.errno, f"a table of {room} does not fit in {place} ({error.strerror}): set TMPDIR") from error
-        return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="r+", shape=(size,))).view(dtype).view(rows, width)
+    for begin in range(0, len(nodes), _SEEDS):
+        yield partial(read, nodes[begin : begin + _SEEDS])
+    if not len(nodes):
+        yield lambda: Inputs(x, graph.rows(0, 0))
 
 
 def _half_of_memory() -> int:
@@ -159,15 +147,3 @@ def _half_of_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (ValueError, OSError, AttributeError):
         return 4 << 30
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within, the model is as in evaluation; afterwards every part of it is as it was."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training

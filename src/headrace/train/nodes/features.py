@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace.graph import Dataset
 from headrace.store import FileRows
-from headrace.train.inference.scratch import ScratchTable
+from headrace.train.inference.tables import ScratchTable
 from headrace.train.nodes.checks import check_pieces, check_rows
 
 _PIECE = 4 << 20  # bytes of rows looked at or written at a time

@@ -18,7 +18,8 @@ from headrace.pipeline import StageTimes, Trace
 from headrace.ranks import Alone, Ranks
 from headrace.store import Store, Tiered, hot_order, rows_for
 from headrace.train.clock import Clock
-from headrace.train.inference.infer import infer, layers_of
+from headrace.train.inference.infer import infer
+from headrace.train.inference.walk import layers_of
 from headrace.train.measure import Measure
 from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
@@ -28,7 +29,10 @@ from headrace.train.recipe import Progress, Recipe, Step
 
 
 class NodeRecipe(Recipe):
-    """Node classification, as the training loop sees it. `shard` says which batches are made here, of those of all ranks."""
+    """Node classification, as the training loop sees it.
+
+    A step takes `accumulate` batches over all `ranks`, and each rank makes its own of them. All of them share a validation.
+    """
 
     measures = (Measure("accuracy", format=".2%"), Measure("loss", better="lower"))
 
@@ -76,7 +80,7 @@ class NodeRecipe(Recipe):
             )
 
     def num_batches(self, epoch: int) -> int:
-        return 1 if self.loader is None else len(self.loader)
+        return 1 if self.loader is None else self.loader.num_batches
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         """Sampled batches; or one None, for the whole graph."""
@@ -162,7 +166,7 @@ class NodeRecipe(Recipe):
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         """The model's rows of some nodes, as in evaluation."""
         if self.exact and self.whole is None:
-            return infer(self.model, self.data, nodes, progress=progress)
+            return infer(self.model, self.data, nodes, progress=progress, ranks=self.ranks)
         self.model.eval()
         with torch.no_grad():
             if self.whole is not None:
@@ -201,7 +205,7 @@ class NodeRecipe(Recipe):
             mode="cpu" if on_cpu else options.mode,
             rows=self.rows,
             trace=trace,
-            shard=self._shard() if shuffle and self.ranks.size > 1 else None,
+            shard=self._shard() if shuffle else None,
         )
 
     def _shard(self) -> Shard:
