@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_cases import assert_same_run, assert_same_weights, small
 
 import headrace as hr
 from headrace.store.tiers.placed import rows_for
@@ -15,6 +14,7 @@ from headrace.train import loop as training_loop
 from headrace.train.nodes.node import NodeRecipe
 from headrace.train.nodes.score import count_right
 from headrace.train.reading import Reading
+from training_cases import assert_same_run, assert_same_weights, small
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,9 @@ class Steps(Watcher):
         self.seen, self.waiting = [], []
 
     def step(self, event, clock):
-        self.seen.append((event.epoch, event.batch, event.step, event.loss, tuple(event.measures.items()), event.nodes, event.edges, event.bytes))
+        self.seen.append(
+            (event.epoch, event.batch, event.step, event.loss, tuple(event.measures.items()), event.nodes, event.edges, event.bytes)
+        )
         self.waiting.append(Late.waiting)
 
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 import torch
-from training_cases import MODELS, StopAt, StoppedError, assert_same_run, assert_same_weights, ctrl_c_at, lasting, small
 
 import headrace as hr
 from headrace.train import Run, Watcher, node
+from training_cases import MODELS, StopAt, StoppedError, assert_same_run, assert_same_weights, ctrl_c_at, lasting, small
 
 WAYS = [
     *(pytest.param({"model": model}, id=f"{model} on samples") for model in MODELS),

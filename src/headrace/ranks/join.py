@@ -6,15 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from headrace import _device
 from headrace.ranks.ranks import Alone, GroupRanks, Ranks, machine
 
+_joined = count()  # all ranks join equally often
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -42,8 +45,9 @@ def join(device: str | torch.device = "cpu", *, timeout: float = 300.0) -> Itera
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
     chosen = _device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
     limit = timedelta(seconds=timeout)
-    store, rank, size = next(rendezvous("env://", timeout=limit))
-    store.set_timeout(limit)
+    job, rank, size = next(rendezvous("env://", timeout=limit))
+    job.set_timeout(limit)
+    store = PrefixStore(f"headrace/{next(_joined)}", job)  # a second join must not read what the first one wrote
     gpus = _told_by_all(store, rank, size, _gpu_name(chosen))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

@@ -99,11 +99,11 @@ class Accumulator:
         if max(len(done.nodes), len(done.edges)) > _HOPS:
             raise ValueError(f"a step of several batches counts at most {_HOPS - 1} hops, not {len(done.nodes) - 1}")
         numbers = [
-            float(done.loss),
+            _number(done.loss),
             done.seeds,
             weight,
             done.bytes,
-            *(float(done.sums.get(name, math.nan)) for name in self._names),
+            *(_number(done.sums.get(name, math.nan)) for name in self._names),
         ]
         for sizes in (done.nodes, done.edges):
             numbers += [len(sizes), *sizes, *[0] * (_HOPS - len(sizes))]

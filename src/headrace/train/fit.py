@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def fit(
     make: Make,
     options: LoopOptions,
     *,
+    task: str = "task",
     header: Header | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -57,7 +59,8 @@ def fit(
 ) -> tuple[list[dict[str, Any]], Recipe]:
     """Train what `make` makes, to the end; returns the last line of each repeat's log, and the last repeat's recipe.
 
-    header: what `options.json` says of the run beside its options: `task`, `dataset`, `parameters`.
+    task: its name, for the run's header and the report.
+    header: all that `options.json` says of the run, where that is more than its task, options and parameters (see `describe`).
     out, resume: the run's directory, and whether to go on with the run in it, bit by bit as if it had never stopped.
     free: options that may differ when a run goes on (or a function of the options that it began with).
     folder_first: the recipe keeps files in the directory, so that is made first; else a recipe that refuses leaves none behind.
@@ -74,7 +77,7 @@ def fit(
         mine = path if ranks.rank == 0 else None
         begun = ranks.broadcast(Run(mine).header["options"] if resume and mine is not None else None)
         options, accumulate = _accumulated(options, begun, ranks)
-        described = header or _described
+        described = header or partial(_described, task)
         known = free if isinstance(free, Set) else free(begun or {})
         if options.repeats > 1 and mine is not None:
             open_run(mine, described(options, None), resume, free=known)
@@ -139,10 +142,9 @@ def _accumulated(options: LoopOptions, begun: dict[str, Any] | None, ranks: Rank
     return replace(options, accumulate=asked), asked  # type: ignore[call-arg]
 
 
-def _described(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
+def _described(task: str, options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
     parameters = None if recipe is None else sum(p.numel() for p in recipe.model.parameters())
-    name = "task" if recipe is None else type(recipe).__name__
-    return describe(name, {"name": name, "nodes": 0, "edges": 0}, options, parameters)
+    return describe(task, {"name": task, "nodes": 0, "edges": 0}, options, parameters)
 
 
 def describe(task: str, dataset: dict[str, Any], options: LoopOptions, parameters: int | None, **more: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from headrace.loader.base import Loader
 from headrace.pipeline import StageTimes
 from headrace.train.clock import Clock
 from headrace.train.measure import Measure
@@ -43,7 +44,9 @@ class Step:
 
 
 class Recipe:
-    """A task: its batches, the loss of one, and how good the model is. Subclasses define `batches`, `num_batches` and `loss`.
+    """A task: its batches, the loss of one, and how good the model is.
+
+    Subclasses set `model` and `loader` (or define `batches` and `num_batches`), and define `loss`.
 
     The loop calls `step` for every batch. Where several batches make a step, or several ranks train, it calls `gradients` and
     sums them itself; everything else is called on every rank alike. `measures` are what `validate` and `test` return values of:
@@ -51,20 +54,28 @@ class Recipe:
     """
 
     model: nn.Module
+    loader: Loader | None = None  # what makes the batches, with a `Shard` of `Setup.accumulate` batches a step
     measures: tuple[Measure, ...] = ()
     update: Update | None = None  # set by the loop
     keeps_best: bool = True  # whether a run ends with its best weights; else with its last
 
     def num_batches(self, epoch: int) -> int:
         """Batches of an epoch, over all ranks."""
-        raise NotImplementedError
+        return self._batch_loader.num_batches
 
     def batches(self, epoch: int, first: int) -> Iterator[Any]:
         """The batches of an epoch from batch `first` on: of several ranks, those of this one.
 
         A batch depends on the seed, the epoch and its index alone.
         """
-        raise NotImplementedError
+        self._batch_loader.resume(epoch, first)
+        return iter(self._batch_loader)
+
+    @property
+    def _batch_loader(self) -> Loader:
+        if self.loader is None:
+            raise NotImplementedError(f"{type(self).__name__} has no loader: set one, or define num_batches and batches")
+        return self.loader
 
     def loss(self, batch: Any, clock: Clock) -> Step:
         """The forward pass."""
@@ -150,7 +161,7 @@ class Recipe:
 
     def stages(self) -> list[StageTimes]:
         """What the pipeline's stages spent their time on, in this epoch so far."""
-        return []
+        return [] if self.loader is None else self.loader.stage_times
 
     def facts(self) -> dict[str, Any]:
         """Of the epoch that just ended, for the log: memory, cache."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from headrace._memory import process_memory
 from headrace.pipeline import Pipeline, StageTimes, Trace
 from headrace.sample import KnownEdges
 from headrace.store import TrainedArray
-from headrace._memory import process_memory
 from headrace.train.clock import Clock
 from headrace.train.inference.encoded import ENCODED, EncodedRows, encode_all, save_encoded
 from headrace.train.inference.ranking import Ranking, ReadRows, rank

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
 from headrace.nn import GNN, Layer
-from headrace.pipeline import StageTimes, Trace
+from headrace.pipeline import Trace
 from headrace.ranks import Alone, Ranks
 from headrace.store import Store, Tiered, hot_order, rows_for
 from headrace.train.clock import Clock
@@ -80,14 +80,11 @@ class NodeRecipe(Recipe):
             )
 
     def num_batches(self, epoch: int) -> int:
-        return 1 if self.loader is None else self.loader.num_batches
+        return 1 if self.loader is None else super().num_batches(epoch)
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         """Sampled batches; or one None, for the whole graph."""
-        if self.loader is None:
-            return iter([None][first:])
-        self.loader.resume(epoch, first)
-        return iter(self.loader)
+        return iter([None][first:]) if self.loader is None else super().batches(epoch, first)
 
     def loss(self, batch: Batch | None, clock: Clock) -> Step:
         return self._whole_loss(clock) if batch is None else self._batch_loss(batch, clock)
@@ -134,9 +131,6 @@ class NodeRecipe(Recipe):
         names = [name for name in ("train", "val", "test") if name in self.data.splits]
         scores = self._scores(tuple(names), progress)
         return {name: scores.get(name) for name in ("train", "val", "test")}
-
-    def stages(self) -> list[StageTimes]:
-        return [] if self.loader is None else self.loader.stage_times
 
     def facts(self) -> dict[str, Any]:
         memory: dict[str, int] = {"data": self.data.nbytes}
