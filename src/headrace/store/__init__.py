@@ -10,6 +10,7 @@ from headrace.store.disk.partitioned import Partitioned
 from headrace.store.disk.use import PartitionedUse
 from headrace.store.disk.walk import BufferStep, Hold, Walk
 from headrace.store.heap import kept_memory, returned_memory
+from headrace.store.once import once_per_machine
 from headrace.store.pool import BufferPool, Buffers, PinnedBuffers, PoolUse
 from headrace.store.remote.owners import HashOwners, Owners, TableOwners, hash_owners
 from headrace.store.remote.probability import probability_owners
@@ -63,6 +64,7 @@ __all__ = [
     "hash_owners",
     "hot_order",
     "kept_memory",
+    "once_per_machine",
     "open_device_rows",
     "peer_access",
     "place",

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from headrace.graph import Dataset
+from headrace.graph import Dataset, Graph
 from headrace.nn import GNN
+from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit, spread
 from headrace.train.nodes.checks import check_node_data
 from headrace.train.nodes.features import row_scaled
@@ -108,13 +109,31 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, setup: Setup
         built = model() if model is not None else make_model(data, setup.options)
     if stored is not None:
         return stored.recipe(built, setup)
-    return NodeRecipe(data, built, setup.options, setup.trace, ranks=setup.ranks, accumulate=setup.accumulate)
+    remote: Remote | None = None
+    if setup.ranks.size > 1:
+        assert data.x is not None
+        if setup.options.share == "ranks":
+            owners = hash_owners(data.num_nodes, setup.ranks.size)
+            remote = Remote(data.x, owners, device=setup.options.device)
+            setup.opened.callback(remote.close)
+        data = _once_per_machine(data, setup)
+    return NodeRecipe(data, built, setup.options, setup.trace, ranks=setup.ranks, accumulate=setup.accumulate, remote=remote)
+
+
+def _once_per_machine(data: Dataset, setup: Setup) -> Dataset:
+    """The dataset with its graph and features in memory that the ranks of a machine share."""
+    graph = data.graph
+    assert data.x is not None
+    tensors = {"x": data.x, "indptr": graph.indptr, "indices": graph.indices}
+    held = once_per_machine(tensors, setup.ranks, setup.opened)
+    values = {"weight": graph.weight, "time": graph.time, "edge_id": graph.edge_id, "permutation": graph.permutation}
+    return replace(data, x=held["x"], graph=Graph(held["indptr"], held["indices"], **values))
 
 
 def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     """What may differ when a run goes on. Features in memory and on disk give the same batches; resident ones do not."""
     alike = {begun.get("storage", "memory"), storage} <= {"memory", "disk"}
-    return FREE | {"staleness", "mode", "device_cache", "hot"} | ({"storage", "memory"} if alike else set())
+    return FREE | {"staleness", "mode", "device_cache", "hot", "share"} | ({"storage", "memory"} if alike else set())
 
 
 def with_features(data: Dataset, options: NodeOptions) -> Dataset:

@@ -41,6 +41,9 @@ class NodeOptions(RunOptions):
     validate: Literal["auto", "exact", "sampled", "none"] = option(
         "auto", "how to validate: over all neighbors layer by layer, or over sampled ones (auto: exact where the model allows)"
     )
+    share: Literal["machine", "ranks"] = option(
+        "machine", "with several ranks, where features are: in memory once per machine (or mapped), or spread over all ranks"
+    )
     storage: Literal["memory", "disk", "resident"] = option(
         "memory",
         "where features are: in memory, on disk (the same result), or on disk with some partitions in memory, whose edges alone "

@@ -16,7 +16,7 @@ from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
 from headrace.nn import GNN, Layer
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Ranks
-from headrace.store import Store, Tiered, hot_order, rows_for
+from headrace.store import Remote, Store, Tiered, hot_order, rows_for
 from headrace.train.clock import Clock
 from headrace.train.inference.infer import infer
 from headrace.train.inference.walk import layers_of
@@ -24,6 +24,7 @@ from headrace.train.measure import Measure
 from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
+from headrace.train.nodes.remote_batches import RemoteBatches
 from headrace.train.nodes.score import class_weights, count_right, loss_weight, node_loss, score
 from headrace.train.recipe import Progress, Recipe, Step
 
@@ -32,6 +33,7 @@ class NodeRecipe(Recipe):
     """Node classification, as the training loop sees it.
 
     A step takes `accumulate` batches over all `ranks`, and each rank makes its own of them. All of them share a validation.
+    `remote`: features that are spread over the ranks, in place of the data's.
     """
 
     measures = (Measure("accuracy", format=".2%"), Measure("loss", better="lower"))
@@ -45,9 +47,10 @@ class NodeRecipe(Recipe):
         *,
         ranks: Ranks | None = None,
         accumulate: int = 1,
+        remote: Remote | None = None,
     ) -> None:
         assert data.y is not None
-        self.ranks, self.accumulate = ranks or Alone(), accumulate
+        self.ranks, self.accumulate, self.remote = ranks or Alone(), accumulate, remote
         if options.full_batch and self.ranks.size > 1:
             raise ValueError(f"full_batch is one batch per step, and there are {self.ranks.size} ranks: train it on one")
         self.device = torch.device(options.device)
@@ -84,7 +87,12 @@ class NodeRecipe(Recipe):
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         """Sampled batches; or one None, for the whole graph."""
-        return iter([None][first:]) if self.loader is None else super().batches(epoch, first)
+        if self.loader is None:
+            return iter([None][first:])
+        batches = super().batches(epoch, first)
+        if self.remote is None:
+            return batches
+        return RemoteBatches(batches, self.remote, self._shard(), batches=self.num_batches(epoch), first=first)
 
     def loss(self, batch: Batch | None, clock: Clock) -> Step:
         return self._whole_loss(clock) if batch is None else self._batch_loss(batch, clock)
@@ -177,7 +185,9 @@ class NodeRecipe(Recipe):
         return iter(loader)
 
     def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
-        return self._loader_over(self.data, nodes, shuffle=shuffle, trace=trace)
+        without_rows = shuffle and self.remote is not None  # which each batch is given later
+        data = Dataset(self.data.graph, y=self.data.y) if without_rows else self.data
+        return self._loader_over(data, nodes, shuffle=shuffle, trace=trace)
 
     def _loader_over(
         self, data: Dataset, nodes: Tensor, *, shuffle: bool, trace: Trace | None, on_cpu: bool = False
@@ -197,7 +207,7 @@ class NodeRecipe(Recipe):
             staleness=options.staleness,
             device="cpu" if on_cpu else self.device,
             mode="cpu" if on_cpu else options.mode,
-            rows=self.rows,
+            rows=self.rows if data.x is not None else None,
             trace=trace,
             shard=self._shard() if shuffle else None,
         )
@@ -220,7 +230,8 @@ class NodeRecipe(Recipe):
             fanouts=options.fanouts,
             batch_size=options.batch_size,
         )
-        return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order)
+        ranks = self.ranks if self.ranks.size > 1 else None
+        return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order, ranks=ranks)
 
     def _precision(self) -> AbstractContextManager[Any]:
         cached = self.captured is None  # weights that were cast once must be cast again at every replay
@@ -230,7 +241,7 @@ class NodeRecipe(Recipe):
 
 def _uses(options: NodeOptions) -> int:
     """How many times a run computes the whole graph: for every step, every validation, and the test."""
-    validations = 0 if options.validate == "none" else -(-options.epochs // options.validate_every)
+    validations = 0 if options.validate == "none" else -(-options.epochs // (options.validate_every or options.epochs))
     return options.epochs + validations + 1
 
 
