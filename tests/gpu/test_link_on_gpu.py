@@ -47,7 +47,7 @@ WAYS = [
 def test_edges_on_the_gpu_give_the_rows_that_edges_on_the_host_give(knowledge, monkeypatch, way):
     options = LinkOptions(**{**SMALL, **way}, storage="host", device="cuda")
     near = link(knowledge, options)
-    monkeypatch.setattr("headrace.train.links.flow.edges_fit", lambda *_, **__: False)
+    monkeypatch.setattr("headrace.train.links.flow.host.edges_fit", lambda *_, **__: False)
     far = link(knowledge, options)
     assert torch.equal(near.rows.rows, far.rows.rows)
     assert torch.equal(near.rows.state, far.rows.state)

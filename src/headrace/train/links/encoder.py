@@ -17,9 +17,9 @@ from torch import Tensor
 
 from headrace.nn import GNN
 from headrace.sample import Block, Sample
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.neighborhoods import Neighborhoods
 from headrace.train.links.options import LinkOptions
-from headrace.train.links.row_optimizer import RowOptimizer
 
 if TYPE_CHECKING:
     from headrace.train.links.flow import FlowBatch
