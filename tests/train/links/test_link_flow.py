@@ -15,7 +15,7 @@ from headrace.train import LinkOptions
 from headrace.train.links.batches import EdgeBatches
 from headrace.train.links.data import LinkData
 from headrace.train.links.encoder import LinkEncoder
-from headrace.train.links.flow import FlowBatch, host, make_flow
+from headrace.train.links.flow import FlowBatch, flow_class, host
 from headrace.train.links.flow.cpu import CPUFlow
 from headrace.train.links.flow.device import DeviceFlow
 from headrace.train.links.flow.host import HostFlow
@@ -135,7 +135,9 @@ def test_on_a_cpu_batches_in_flight_are_never_stale(way):
 
 
 def test_only_stages_that_do_something():
-    assert [stage.name for stage in trained(make_flow, chosen())[0].stages()] == ["load", "compute"]
+    flow, _ = trained(CPUFlow, chosen())
+    assert flow_class(flow.rows, flow.options) is CPUFlow
+    assert [stage.name for stage in flow.stages()] == ["load", "compute"]
     assert [stage.name for stage in trained(DeviceFlow, chosen())[0].stages()] == ["load", "compute", "update"]
 
 

@@ -21,7 +21,7 @@ from headrace.train.links.data import LinkData
 from headrace.train.links.disk import DiskLinkRecipe
 from headrace.train.links.edges import BucketedEdges
 from headrace.train.links.encoder import LinkEncoder, make_encoder
-from headrace.train.links.flow import make_flow
+from headrace.train.links.flow import flow_class
 from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.memory import ROW_TYPES, SPARE, spare_slots
 from headrace.train.links.options import LinkOptions, decoder_of
@@ -167,7 +167,7 @@ def make_recipe(
         )
     rows = _rows(edges, options, setup, spare)
     triples = edges.train if file is None else file.triples
-    flow = make_flow(
+    flow = flow_class(rows, options)(
         triples,
         rows,
         decoder or make_decoder(edges, options),

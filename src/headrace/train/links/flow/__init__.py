@@ -2,6 +2,6 @@
 
 from headrace.train.links.flow.batch import FlowBatch
 from headrace.train.links.flow.flow import LinkFlow
-from headrace.train.links.flow.make import make_flow
+from headrace.train.links.flow.place import flow_class
 
-__all__ = ["FlowBatch", "LinkFlow", "make_flow"]
+__all__ = ["FlowBatch", "LinkFlow", "flow_class"]

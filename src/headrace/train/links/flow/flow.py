@@ -50,6 +50,11 @@ class LinkFlow:
         known: KnownEdges | None = None,
         encoder: LinkEncoder | None = None,
     ) -> None:
+        """A flow of batches of `triples`, the training edges.
+
+        weight: how likely each node is drawn as a negative; alike by default.
+        known: edges that are left out of the negatives.
+        """
         self.rows, self.decoder, self.options, self.encoder = rows, decoder, options, encoder
         self.device = torch.device(options.device)
         self.optimizer = RowOptimizer(options.optimizer)
