@@ -143,3 +143,14 @@ def test_only_stages_that_do_something():
 
 def test_without_a_gpu_edges_stay_where_they_are():
     assert not edges_fit(torch.zeros(10, 3, dtype=torch.int32), torch.device("cpu"))
+
+
+def test_a_decoder_of_ones_own_gives_the_bits_of_the_one_that_it_equals(monkeypatch):
+    class Same(hr.nn.DistMult):
+        name = "same"
+
+    monkeypatch.setitem(hr.nn.DECODERS, "same", Same)
+    native, own = trained(CPUFlow, chosen(decoder="distmult")), trained(CPUFlow, chosen(decoder="same"))
+    assert native[0].native is not None
+    assert own[0].native is None
+    assert_same(native, own)
