@@ -37,6 +37,10 @@ class FlowBatch:
     host_ids: Tensor | None = None  # `ids` in main memory, where the batch itself is on a GPU
     ready: Any = None  # when what was launched for this batch has ended
 
+    def take(self, rows: Tensor, state: Tensor) -> None:  # [u, d], [u, s]
+        """Rows and states of its nodes have been read."""
+        self.rows, self.state, self.bytes = rows, state, rows.nbytes + state.nbytes
+
     def finish(self) -> FlowBatch:
         """Its rows are updated: let go of the partitions and of all tensors that no counting needs."""
         if self.hold is not None:

@@ -29,7 +29,7 @@ class DeviceFlow(LinkFlow):
             super().gather(batch)
         else:
             assert batch.ids is not None
-            self.took(batch, table.rows[batch.ids], table.state[batch.ids])
+            batch.take(table.rows[batch.ids], table.state[batch.ids])
 
     def compute(self, batch: FlowBatch) -> FlowBatch:
         """The loss, the relations' update, and what is to be added to rows and state."""

@@ -88,7 +88,7 @@ class LinkFlow:
         return self.rows.device
 
     def prepare(self) -> None:
-        """Make what a place needs besides."""
+        """Set up what a place needs of its own; called last by the constructor."""
 
     def stages(self) -> list[Stage]:
         """In order, a thread each: a second thread of the first would wait for the first's turn to draw."""
@@ -97,11 +97,7 @@ class LinkFlow:
     def gather(self, batch: FlowBatch) -> None:
         """Read the rows and states of a batch's nodes."""
         assert batch.ids is not None
-        self.took(batch, *self.rows.gather(batch.ids if batch.host_ids is None else batch.host_ids))
-
-    def took(self, batch: FlowBatch, rows: Tensor, state: Tensor) -> None:
-        """These are a batch's rows and states."""
-        batch.rows, batch.state, batch.bytes = rows, state, rows.nbytes + state.nbytes
+        batch.take(*self.rows.gather(batch.ids if batch.host_ids is None else batch.host_ids))
 
     def step(self, batch: FlowBatch) -> None:
         """The loss, by autograd; updates of relations and encoder; what is to be added to rows and state."""
