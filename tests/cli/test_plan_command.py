@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 
 runner = CliRunner()
-FREEBASE = ["--nodes", "86054151", "--edges", "304727650", "--optimizer", "adagrad", "--memory", "63GiB", "--device-memory", "0"]
+FREEBASE = ["--nodes", "86054151", "--edges", "304727650", "--optimizer", "adagrad", "--memory", "52GiB", "--device-memory", "0"]
 
 
 def plan(*arguments):

@@ -46,11 +46,11 @@ WAYS = [
 @pytest.mark.parametrize("way", [{}, {"partitions": 8, "buffer": 4}, {"filter_negatives": True}, {"encoder": "sage"}], ids=str)
 def test_edges_on_the_gpu_give_the_rows_that_edges_on_the_host_give(knowledge, monkeypatch, way):
     options = LinkOptions(**{**SMALL, **way}, storage="host", device="cuda")
-    near = link(knowledge, options)
-    monkeypatch.setattr("headrace.train.links.flow.edges_fit", lambda *_, **__: False)
-    far = link(knowledge, options)
-    assert torch.equal(near.rows.rows, far.rows.rows)
-    assert torch.equal(near.rows.state, far.rows.state)
+    on_gpu = link(knowledge, options)
+    monkeypatch.setattr("headrace.train.links.flow.host.edges_fit", lambda *_, **__: False)
+    on_host = link(knowledge, options)
+    assert torch.equal(on_gpu.rows.rows, on_host.rows.rows)
+    assert torch.equal(on_gpu.rows.state, on_host.rows.state)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -70,15 +70,19 @@ def test_the_same_run_gives_the_same_bits(knowledge, storage):
     assert torch.equal(first.decoder.relation, second.decoder.relation)
 
 
+STAGES = {"device": ["load", "compute", "update"], "host": ["load", "to device", "compute", "from device", "update"]}
+
+
 @pytest.mark.parametrize("storage", ["device", "host"])
 def test_batches_in_flight(knowledge, storage):
     seen = Losses()
     result = link(
         knowledge,
-        LinkOptions(**{**SMALL, "epochs": 20, "batch_size": 20}, storage=storage, staleness=4, device="cuda"),
+        LinkOptions(**{**SMALL, "epochs": 20, "batch_size": 20}, storage=storage, staleness=3, device="cuda"),
         watcher=seen,
     )
     assert max(e["in_flight"] for e in seen.epochs) <= 4
+    assert [stage["name"] for stage in seen.epochs[0]["stages"]] == [*STAGES[storage], "consumer"]
     assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]
     assert bool(result.rows.rows.isfinite().all())
 
@@ -98,10 +102,10 @@ def test_negatives_and_known_edges_are_those_of_the_cpu(knowledge):
     head, tail = triples[:60, 0].long(), triples[:60, 2].long()
     assert torch.equal(sampler.sample(head.cuda(), tail.cuda()).cpu(), sampler.sample(head, tail))
     known = KnownEdges(triples, num_nodes=200, num_relations=6)
-    there = KnownEdges(triples.cuda(), num_nodes=200, num_relations=6)
+    known_on_gpu = KnownEdges(triples.cuda(), num_nodes=200, num_relations=6)
     for side in ("tail", "head"):
         expected = known.answers(head, triples[:60, 1], side=side)
-        found = there.answers(head.cuda(), triples[:60, 1].cuda(), side=side)
+        found = known_on_gpu.answers(head.cuda(), triples[:60, 1].cuda(), side=side)
         assert all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
 
 
@@ -125,10 +129,10 @@ def test_tiles_of_distances(kind, monkeypatch):
     query, others = (torch.randn(2, n, 8, requires_grad=True) for n in (5, 11))
     expected = decoder.score(query, others)
     grads = torch.autograd.grad(expected.square().sum(), [query, others])
-    there = [x.detach().cuda().requires_grad_() for x in (query, others)]
-    found = decoder.score(*there)
+    leaves = [x.detach().cuda().requires_grad_() for x in (query, others)]
+    found = decoder.score(*leaves)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
-    for a, b in zip(torch.autograd.grad(found.square().sum(), there), grads, strict=True):
+    for a, b in zip(torch.autograd.grad(found.square().sum(), leaves), grads, strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
 
 
@@ -146,5 +150,5 @@ def test_softmax_of_shared_candidates(chunks, questions, candidates, width):
         loss = hr.nn.shared_softmax_loss(*leaves, hidden=hidden.to(device))
         return [loss.detach(), *torch.autograd.grad(loss, leaves)]
 
-    for near, far in zip(found(torch.float64, "cpu"), found(torch.float32, "cuda"), strict=True):
-        torch.testing.assert_close(far.cpu().double(), near, rtol=1e-4, atol=1e-6)
+    for exact, on_gpu in zip(found(torch.float64, "cpu"), found(torch.float32, "cuda"), strict=True):
+        torch.testing.assert_close(on_gpu.cpu().double(), exact, rtol=1e-4, atol=1e-6)

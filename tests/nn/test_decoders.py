@@ -159,3 +159,43 @@ def test_wrong_sizes_are_refused():
         hr.nn.TransE(4, norm="l3")
     with pytest.raises(ValueError, match="side must be"):
         hr.nn.DistMult(4).query(torch.zeros(1, 4), torch.tensor([0]), side="left")
+
+
+def test_decoders_are_registered_by_their_names():
+    assert list(hr.nn.DECODERS) == ["dot", "distmult", "complex", "rescal", "transe", "rotate"]
+    assert all(kind.name == name for name, kind in hr.nn.DECODERS.items())
+    assert [name for name, kind in hr.nn.DECODERS.items() if kind.by_product] == ["dot", "distmult", "complex", "rescal"]
+    assert [name for name, kind in hr.nn.DECODERS.items() if kind.native_step] == ["dot", "distmult", "complex"]
+    assert [name for name, kind in hr.nn.DECODERS.items() if kind.takes_norm] == ["transe", "rotate"]
+
+
+def test_a_subclass_that_scores_otherwise_has_no_native_step_and_no_product():
+    class Sharper(hr.nn.DistMult):
+        def score(self, query, candidates):
+            return 2 * super().score(query, candidates)
+
+    class Shifted(hr.nn.DistMult):
+        def join(self, rows, parameters, inverse):
+            return rows + parameters
+
+    assert (Sharper.native_step, Sharper.by_product) == (None, False)
+    assert (Shifted.native_step, Shifted.by_product) == (None, True)
+    assert (hr.nn.DistMult.native_step, hr.nn.DistMult.by_product) == ("distmult", True)
+
+
+def test_names_of_decoders_are_unique(monkeypatch):
+    monkeypatch.setattr("headrace.nn.decoders.DECODERS", dict(hr.nn.DECODERS))
+
+    class Mine(hr.nn.DistMult):
+        pass
+
+    with pytest.raises(ValueError, match=r"'distmult' is the name of headrace.nn.decoders.DistMult already"):
+        hr.nn.register_decoder(Mine)
+    Mine.name = ""
+    with pytest.raises(ValueError, match="Mine needs a name of its own"):
+        hr.nn.register_decoder(Mine)
+    Mine.name = "mine"
+    assert hr.nn.register_decoder(Mine) is hr.nn.register_decoder(Mine)
+    assert hr.train.LinkOptions(decoder="mine").decoder == "mine"
+    with pytest.raises(ValueError, match=r"decoder must be one of auto, dot, .*, mine, not 'other': register your own"):
+        hr.train.LinkOptions(decoder="other")

@@ -29,10 +29,10 @@ from headrace.train.inference.ranking import rank
 from headrace.train.interrupt import Interrupt
 from headrace.train.links.data import LinkData
 from headrace.train.links.disk import disk_facts
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.link import make_decoder, make_trainer
 from headrace.train.links.loop import LinkTrainer
 from headrace.train.links.memory import slot_bytes
-from headrace.train.links.row_optimizer import RowOptimizer
 from headrace.train.nodes.node import torch_threads
 from headrace.train.watch import StepEvent
 

@@ -1,6 +1,6 @@
 """Convolutions with PyG's names and parameters, a stack of them, and decoders of edges."""
 
-from headrace.nn.decoders import RESCAL, ComplEx, Decoder, DistMult, Dot
+from headrace.nn.decoders import DECODERS, RESCAL, ComplEx, Decoder, DistMult, Dot, register_decoder
 from headrace.nn.distance_decoders import RotatE, TransE
 from headrace.nn.first_sum import FirstSum
 from headrace.nn.gat import GATConv
@@ -12,6 +12,7 @@ from headrace.nn.sage import SAGEConv
 from headrace.nn.shared_softmax import shared_softmax_loss
 
 __all__ = [
+    "DECODERS",
     "GNN",
     "RESCAL",
     "ComplEx",
@@ -27,6 +28,7 @@ __all__ = [
     "SAGEConv",
     "TransE",
     "keeping_pays",
+    "register_decoder",
     "shared_softmax_loss",
     "step_cost",
     "transform_first",

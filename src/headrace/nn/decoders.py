@@ -2,6 +2,7 @@
 
 A decoder is asked in two steps. `query` joins one end and the relation to a row that candidates for the other end are compared
 with, so that a chunk of edges sees all of its candidates in one batched product (`score`). `triples` compares row by row.
+A decoder of your own is a subclass with a `name` and a `join`, and `register_decoder` lets options name it.
 
     Dot        <h, t>
     DistMult   <h * r, t>               Yang et al., ICLR 2015
@@ -15,13 +16,39 @@ The last two are in `headrace.nn.distance_decoders`. Rows of complex numbers hol
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 Side = Literal["tail", "head"]
+D = TypeVar("D", bound="type[Decoder]")
+
+DECODERS: dict[str, type[Decoder]] = {}
+"""Decoders by the names that options know them by."""
+
+
+def register_decoder(kind: D) -> D:
+    """Let options name a decoder of this class, as in `LinkOptions(decoder="simple")`; a decorator of classes.
+
+    A run records the name alone. To open a run later, register the class first.
+    """
+    if not kind.name or kind.name == "auto":
+        raise ValueError(f"{kind.__name__} needs a name of its own, as in name = 'simple', not {kind.name!r}")
+    other = DECODERS.get(kind.name)
+    if other is not None and (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ValueError(f"{kind.name!r} is the name of {other.__module__}.{other.__qualname__} already: choose another")
+    DECODERS[kind.name] = kind
+    return kind
+
+
+def decoder_named(name: str) -> type[Decoder]:
+    """The registered class called `name`."""
+    if name not in DECODERS:
+        known = ", ".join(DECODERS)
+        raise ValueError(f"decoder must be one of auto, {known}, not {name!r}: register your own with hr.nn.register_decoder")
+    return DECODERS[name]
 
 
 class Decoder(nn.Module):
@@ -29,6 +56,10 @@ class Decoder(nn.Module):
 
     With reciprocal relations (Lacroix et al., ICML 2018) the question "which head?" of relation r is the question "which tail?" of
     a relation r + R that has parameters of its own, so a question has the same form on either side.
+
+    A subclass says what it is by the attributes below, and implements `join`. All that is trained of it is `relation`, of
+    `relation_width` floats a row. It may override `score` and `compare` together; then
+    it no longer compares by products, unless it says so. A native step is never inherited: a subclass computes something else.
 
     >>> import torch, headrace as hr
     >>> decoder = hr.nn.DistMult(4, relations=2)
@@ -38,8 +69,19 @@ class Decoder(nn.Module):
     True
     """
 
-    name = ""
+    name = ""  # by which options know it
     parts = 1  # numbers that make one coordinate: 2 where they are complex
+    by_product = True  # whether a score is the product of query and candidate, so that a softmax may share one matrix product
+    native_step: str | None = None  # name of the native step (native/link_step.h) that trains it on a CPU
+    takes_norm = False  # whether the constructor takes `norm`
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        declared = vars(cls)
+        if "native_step" not in declared:
+            cls.native_step = None
+        if "by_product" not in declared and ("score" in declared or "compare" in declared):
+            cls.by_product = False
 
     def __init__(self, dim: int, relations: int = 1, *, reciprocal: bool = False) -> None:
         super().__init__()
@@ -67,17 +109,17 @@ class Decoder(nn.Module):
         if side not in ("tail", "head"):
             raise ValueError(f"side must be 'tail' or 'head', not {side!r}")
         if self.reciprocal and side == "head":
-            return self._ask(rows, self.parameters_of(relation, side=side), False)
-        return self._ask(rows, self.parameters_of(relation), side == "head")
+            return self.join(rows, self.parameters_of(relation, side=side), False)
+        return self.join(rows, self.parameters_of(relation), side == "head")
 
     def queries(self, head: Tensor, relation: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:  # [b, d], [b], [b, d] -> 2 x [b, d]
         """Both questions of each edge, for its tail and for its head; the relations' parameters are looked up once."""
         if not self.reciprocal:
             parameters = self.parameters_of(relation)
-            return self._ask(head, parameters, False), self._ask(tail, parameters, True)
+            return self.join(head, parameters, False), self.join(tail, parameters, True)
         both = torch.cat([relation, relation + self.relations])
         to_tail, to_head = self.parameters_of(both).chunk(2)
-        return self._ask(head, to_tail, False), self._ask(tail, to_head, False)
+        return self.join(head, to_tail, False), self.join(tail, to_head, False)
 
     def score(self, query: Tensor, candidates: Tensor) -> Tensor:  # [k, b, d], [k, n, d] -> [k, b, n]
         """Every query of a chunk against every candidate of the chunk."""
@@ -105,45 +147,53 @@ class Decoder(nn.Module):
         """The same of relations' parameters, where they have a size."""
         return self.moduli(parameters)
 
-    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
+    def join(self, rows: Tensor, parameters: Tensor, inverse: bool) -> Tensor:  # [..., d], [..., w] -> [..., d]
+        """What candidates are compared with: rows of heads and their relations' parameters, or of tails if `inverse`."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"{self.dim}, relations={self.relations}, reciprocal={self.reciprocal}"
 
 
+@register_decoder
 class Dot(Decoder):
     """<h, t>: for graphs whose edges are all of one kind, in both directions alike. It has no parameters."""
 
     name = "dot"
+    native_step = "dot"
 
     @property
     def relation_width(self) -> int:
         return 0
 
-    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
+    def join(self, rows: Tensor, parameters: Tensor, inverse: bool) -> Tensor:
         return rows
 
 
+@register_decoder
 class DistMult(Decoder):
     """<h * r, t>: alike in both directions of an edge, unless relations are reciprocal."""
 
     name = "distmult"
+    native_step = "distmult"
 
-    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
-        return rows * relation
+    def join(self, rows: Tensor, parameters: Tensor, inverse: bool) -> Tensor:
+        return rows * parameters
 
 
+@register_decoder
 class ComplEx(Decoder):
     """Re <h * r, conj(t)> over dim / 2 complex numbers."""
 
     name = "complex"
+    native_step = "complex"
     parts = 2
 
-    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
-        return rotated(rows, relation, inverse)
+    def join(self, rows: Tensor, parameters: Tensor, inverse: bool) -> Tensor:
+        return rotated(rows, parameters, inverse)
 
 
+@register_decoder
 class RESCAL(Decoder):
     """h^T R t, with a matrix of dim * dim parameters per relation."""
 
@@ -159,8 +209,8 @@ class RESCAL(Decoder):
         with torch.no_grad():
             self.relation.view(-1, self.dim, self.dim).diagonal(dim1=1, dim2=2).add_(scale)
 
-    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
-        matrix = relation.unflatten(-1, (self.dim, self.dim))
+    def join(self, rows: Tensor, parameters: Tensor, inverse: bool) -> Tensor:
+        matrix = parameters.unflatten(-1, (self.dim, self.dim))
         matrix = matrix.transpose(-1, -2) if inverse else matrix
         return torch.matmul(rows.unsqueeze(-2), matrix).squeeze(-2)
 

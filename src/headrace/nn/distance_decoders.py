@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headrace.nn.decoders import Decoder, rotated
+from headrace.nn.decoders import Decoder, register_decoder, rotated
 
 _SMALLEST = 1e-12  # of a squared distance: below, the square root's gradient is noise
 _TILE = {"cpu": 1 << 18, "cuda": 1 << 26}  # coordinates compared at a time: what fits a cache, or fills a GPU
@@ -23,6 +23,9 @@ class DistanceDecoder(Decoder):
     norm: "l2" is one batched product per chunk; "l1", the sum of the coordinates' moduli, compares coordinate by coordinate in
     tiles, forward and backward, and never holds chunk * queries * candidates * dim numbers.
     """
+
+    by_product = False
+    takes_norm = True
 
     def __init__(self, dim: int, relations: int = 1, *, reciprocal: bool = False, norm: Norm = "l1") -> None:
         if norm not in ("l1", "l2"):
@@ -47,15 +50,17 @@ class DistanceDecoder(Decoder):
         return f"{super().extra_repr()}, norm={self.norm!r}"
 
 
+@register_decoder
 class TransE(DistanceDecoder):
     """-|h + r - t|."""
 
     name = "transe"
 
-    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
-        return rows - relation if inverse else rows + relation
+    def join(self, rows: Tensor, parameters: Tensor, inverse: bool) -> Tensor:
+        return rows - parameters if inverse else rows + parameters
 
 
+@register_decoder
 class RotatE(DistanceDecoder):
     """-|h * e^(i r) - t| over dim / 2 complex numbers: a relation is an angle for each of them.
 
@@ -78,8 +83,8 @@ class RotatE(DistanceDecoder):
         """None: an angle is not large or small."""
         return parameters[..., :0]
 
-    def _ask(self, rows: Tensor, relation: Tensor, inverse: bool) -> Tensor:
-        return rotated(rows, torch.cat([relation.cos(), relation.sin()], dim=-1), inverse)
+    def join(self, rows: Tensor, parameters: Tensor, inverse: bool) -> Tensor:
+        return rotated(rows, torch.cat([parameters.cos(), parameters.sin()], dim=-1), inverse)
 
 
 class _SumOfModuli(torch.autograd.Function):

@@ -18,8 +18,8 @@ def shared_softmax_loss(
 ) -> Tensor:  # [k, q, d], [k, q, d], [k, n, d] -> []
     """How unlikely each query's own answer is among itself and the candidates of its chunk: the mean cross entropy.
 
-    The same as `softmax_loss` of the scores of a decoder that compares by products (Dot, DistMult, ComplEx, RESCAL), but gradients
-    are found on the way. On a GPU scores are kept once, and normalized by one kernel. On the CPU, in float32, they never leave the
+    The same as `softmax_loss` of the scores of a decoder that compares by products (`Decoder.by_product`), but gradients are
+    computed on the way. On a GPU scores are kept once, and normalized by one kernel. On the CPU, in float32, they never leave the
     cache: a block of questions is scored, normalized and turned into gradients before the next one. The bits do not depend on
     `threads` (default: torch's).
 
@@ -40,21 +40,19 @@ def shared_softmax_loss(
         hidden = hidden.detach().long().contiguous()
     if query.is_cpu and query.dtype == answer.dtype == candidates.dtype == torch.float32:
         count = torch.get_num_threads() if threads is None else thread_count(threads)
-        loss: Tensor = _SharedSoftmax.apply(query, answer, candidates, hidden, count)  # type: ignore[no-untyped-call]
-        return loss
-    found: Tensor = _SharedProducts.apply(query, answer, candidates, hidden)  # type: ignore[no-untyped-call]
-    return found
+        return _SharedSoftmax.apply(query, answer, candidates, hidden, count)  # type: ignore[no-untyped-call, no-any-return]
+    return _SharedProducts.apply(query, answer, candidates, hidden)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _SharedSoftmax(torch.autograd.Function):
-    """Gradients are found on the way and kept."""
+    """The native pass computes the gradients with the loss; backward only scales them."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, answer: Tensor, candidates: Tensor, hidden: Tensor | None, threads: int) -> Tensor:
-        given = [x.detach().contiguous() for x in (query, answer, candidates)]
-        grads = [torch.empty_like(x) for x in given]
+        inputs = [x.detach().contiguous() for x in (query, answer, candidates)]
+        grads = [torch.empty_like(x) for x in inputs]
         loss = _native.shared_softmax(
-            *given, hidden=hidden, to_query=grads[0], to_answer=grads[1], to_candidates=grads[2], threads=threads
+            *inputs, hidden=hidden, to_query=grads[0], to_answer=grads[1], to_candidates=grads[2], threads=threads
         )
         ctx.save_for_backward(*grads)
         return query.new_tensor(loss)

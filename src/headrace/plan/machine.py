@@ -67,14 +67,14 @@ class Machine:
         tables = sorted({r.table_bytes for r in reads})
         if not tables:
             raise ValueError("this machine has no measured row reads: make it with probe()")
-        found = []
+        seconds = []
         for table in tables:
             measured = sorted((r.row_bytes, r.seconds) for r in reads if r.table_bytes == table)
             if len(measured) > 1 and row_bytes < measured[1][0] and measured[0][1] > measured[1][1]:
-                found.append(measured[0][1])  # rows of less than a vector are slower than one: up to there it is all the same
+                seconds.append(measured[0][1])  # rows of less than a vector are slower than one: up to there it is all the same
             else:
-                found.append(_between([float(b) for b, _ in measured], [s for _, s in measured], row_bytes))
-        return _between([log(t) for t in tables], found, log(max(table_bytes, 1)), beyond=False)
+                seconds.append(_between([float(b) for b, _ in measured], [s for _, s in measured], row_bytes))
+        return _between([log(t) for t in tables], seconds, log(max(table_bytes, 1)), beyond=False)
 
     def hit_seconds(self, row_bytes: float, *, table_bytes: float, dtype: torch.dtype = torch.float32) -> float:
         """Per entry whose row lies in the cache."""
@@ -116,18 +116,18 @@ class Machine:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Machine:
+    def from_dict(cls, plain: dict[str, Any]) -> Machine:
         """The machine that `as_dict` wrote."""
-        unknown = sorted(set(given) - {f.name for f in fields(cls)})
-        missing = sorted({f.name for f in fields(cls)} - set(given))
+        unknown = sorted(set(plain) - {f.name for f in fields(cls)})
+        missing = sorted({f.name for f in fields(cls)} - set(plain))
         if unknown or missing:
             raise ValueError(f"this is no measured machine: it lacks {missing} and has {unknown}; measure it again with probe()")
         lists = {
-            "reads": tuple(RowRead(**r) for r in given["reads"]),
-            "products": tuple(Product(**p) for p in given["products"]),
-            **{name: tuple((str(kind), float(value)) for kind, value in given[name]) for name in ("layer_seconds", "own_rates")},
+            "reads": tuple(RowRead(**r) for r in plain["reads"]),
+            "products": tuple(Product(**p) for p in plain["products"]),
+            **{name: tuple((str(kind), float(value)) for kind, value in plain[name]) for name in ("layer_seconds", "own_rates")},
         }
-        return cls(**{**given, **lists})
+        return cls(**{**plain, **lists})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON. What was there before stays whole until the new file is complete."""

@@ -173,8 +173,8 @@ def _near_bytes(device: torch.device, cache: int) -> int:
     """Of a processor's second-level cache, where there is a larger one behind it."""
     size = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
     text = size.read_text().strip() if device.type == "cpu" and size.is_file() else ""
-    found = int(text[:-1]) << 10 if text.endswith("K") and text[:-1].isdigit() else 0
-    return found if found < cache else 0
+    second_level = int(text[:-1]) << 10 if text.endswith("K") and text[:-1].isdigit() else 0
+    return second_level if second_level < cache else 0
 
 
 def _cpu_name() -> str:

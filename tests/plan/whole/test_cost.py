@@ -60,7 +60,7 @@ def test_rows_outside_of_the_cache_cost_misses():
 def test_reads_that_miss_the_nearest_cache_go_to_the_one_behind():
     reads = (*round_machine().reads, RowRead("float32", 1000, 16, 0.5e-9), RowRead("float32", 1000, 1024, 32e-9))
     machine = round_machine(near_bytes=CACHE // 16, reads=reads)
-    cost = aggregation(machine, **SIZES, reuse=1.0, near=0.25)
+    cost = aggregation(machine, **SIZES, reuse=1.0, near_misses=0.25)
     assert cost.seconds == pytest.approx(2000 * 8e-9 + (6000 + 1000) * 4e-9 + 128_000e-9)
 
 

@@ -10,12 +10,13 @@ import headrace as hr
 from headrace.nn.link_losses import LOSSES, LOW, Penalty, loss_named
 from headrace.store import Partitioned, TrainedArray
 from headrace.train import LinkOptions, Run, Watcher, link
-from headrace.train.links import flow as link_flow
 from headrace.train.links import recipe as link_recipe
 from headrace.train.links.batches import EdgeBatches
 from headrace.train.links.data import LinkData
+from headrace.train.links.flow import draw
+from headrace.train.links.flow.cpu import CPUFlow
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.link import make_decoder
-from headrace.train.links.row_optimizer import RowOptimizer
 from link_cases import Losses
 from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
 
@@ -156,7 +157,7 @@ def test_batches_in_flight_are_bounded_and_still_learn(knowledge):
     result = link(knowledge, small(decoder="complex", batch_size=10, staleness=3, epochs=5), watcher=seen)
     assert 1 <= max(e["in_flight"] for e in seen.epochs) <= 4
     assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]
-    assert {s["name"] for s in seen.epochs[0]["stages"]} == {"load", "to device", "compute", "from device", "update", "consumer"}
+    assert {s["name"] for s in seen.epochs[0]["stages"]} == {"load", "compute", "consumer"}
     assert bool(result.rows.rows.isfinite().all())
 
 
@@ -223,7 +224,7 @@ def test_known_edges_can_be_left_out_of_negatives(knowledge):
 
 def test_negatives_are_hidden_the_same_way_however_they_are_found(knowledge, monkeypatch):
     compared = link(knowledge, small(decoder="distmult", negatives=30))
-    monkeypatch.setattr(link_flow, "_FEW", 0)
+    monkeypatch.setattr(draw, "_FEW", 0)
     searched = link(knowledge, small(decoder="distmult", negatives=30))
     assert torch.equal(compared.rows.rows, searched.rows.rows)
 
@@ -307,14 +308,14 @@ def test_ctrl_c_with_batches_in_flight_loses_none(knowledge, tmp_path):
 
 @pytest.mark.parametrize("staleness", [0, 4])
 def test_an_error_in_flight_surfaces(knowledge, tmp_path, monkeypatch, staleness):
-    compute, count = link_flow.LinkFlow.compute, iter(range(100))
+    compute, count = CPUFlow.compute, iter(range(100))
 
     def failing(self, batch):
         if next(count) == 12:
             raise RuntimeError("the lights went out")
         return compute(self, batch)
 
-    monkeypatch.setattr(link_flow.LinkFlow, "compute", failing)
+    monkeypatch.setattr(CPUFlow, "compute", failing)
     with pytest.raises(RuntimeError, match="the lights went out"):
         link(knowledge, small(**ORDERED, storage="disk", staleness=staleness), out=tmp_path / "run")
 

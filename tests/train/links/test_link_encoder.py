@@ -21,10 +21,10 @@ from headrace.train.links.batches import EdgeBatch, EdgeBatches
 from headrace.train.links.data import LinkData
 from headrace.train.links.edges import BucketedEdges
 from headrace.train.links.encoder import make_encoder
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.link import make_decoder
 from headrace.train.links.memory import memory_of
 from headrace.train.links.neighborhoods import Neighborhoods, Numbering, without_edges
-from headrace.train.links.row_optimizer import RowOptimizer
 from link_cases import Losses
 from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
 

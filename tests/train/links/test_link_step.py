@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import headrace as hr
-from headrace.train.links.native_step import NativeStep, StepEdges
-from headrace.train.links.row_optimizer import RowOptimizer
+from headrace.train.links.flow.native_step import NativeStep, StepEdges
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 
 KINDS = {"dot": hr.nn.Dot, "distmult": hr.nn.DistMult, "complex": hr.nn.ComplEx}
 

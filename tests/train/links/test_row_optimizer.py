@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headrace.train.links.row_optimizer import RowOptimizer
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 
 
 @pytest.mark.parametrize("width", [1, 47, 100])

@@ -9,6 +9,7 @@ from headrace.pipeline.orders import ORDERS
 
 Storage = Literal["device", "host", "disk"]
 Place = Literal["host", "device"]
+EXACT = 0  # staleness of one batch at a time
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class LinkAsked:
             value = getattr(self, name)
             if value is not None and value not in values:
                 raise ValueError(f"{name} must be one of {', '.join(values)}, not {value!r}")
-        for name, least in {"partitions": 3, "buffer": 2, "batch_size": 1, "staleness": 1}.items():
+        for name, least in {"partitions": 3, "buffer": 2, "batch_size": 1, "staleness": EXACT}.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")

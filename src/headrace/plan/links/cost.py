@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from headrace.pipeline.orders import ORDERS, best_swaps, beta_swaps
 
 EDGE_BYTES = 12  # of a triple of 32-bit numbers
-OPTIMIZERS = ("row_adagrad", "adagrad", "sgd")
-ROW_TYPES = {"fp32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True)
@@ -30,26 +28,6 @@ class Traffic:
     def seconds(self, read_rate: float, write_rate: float | None = None) -> float:
         """At so many bytes a second, reads beside writes; where both share one rate, give each its part."""
         return max(self.read / read_rate, self.written / (write_rate or read_rate))
-
-
-def row_bytes(dim: int, *, optimizer: str = "row_adagrad", row_type: str = "fp32") -> int:
-    """A row and its optimizer's state.
-
-    >>> row_bytes(100, optimizer="adagrad"), row_bytes(100), row_bytes(100, row_type="bf16")
-    (800, 404, 204)
-    """
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, not {dim}")
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, not {optimizer!r}")
-    if row_type not in ROW_TYPES:
-        raise ValueError(f"row_type must be one of {', '.join(ROW_TYPES)}, not {row_type!r}")
-    return dim * ROW_TYPES[row_type] + 4 * state_floats(dim, optimizer)
-
-
-def state_floats(dim: int, optimizer: str) -> int:
-    """What an optimizer keeps for a row."""
-    return {"row_adagrad": 1, "adagrad": dim, "sgd": 0}[optimizer]
 
 
 def order_loads(order: str, partitions: int, buffer: int) -> int:
@@ -83,16 +61,11 @@ def disk_traffic(table_bytes: float, edges: int, *, partitions: int, loads: int)
     return Traffic(moved + EDGE_BYTES * edges, moved)
 
 
-def batch_rows(batch_size: int, *, chunks: int, negatives: int) -> int:
-    """Rows of a batch at the most: both ends of its edges, and what they share as negatives for heads and for tails."""
-    return 2 * batch_size + 2 * chunks * negatives
-
-
-def link_traffic(edges: int, bytes_per_row: int, *, batch_size: int, chunks: int, negatives: int) -> Traffic:
+def link_traffic(edges: int, bytes_per_row: int, *, batch_size: int, batch_rows: int) -> Traffic:
     """Bytes of an epoch between main memory and a GPU, at the most, where rows are sent batch by batch and updates come back.
 
-    >>> round(link_traffic(304_727_650, 800, batch_size=50_000, chunks=10, negatives=1000).read / 1e9)
-    585
+    >>> round(link_traffic(304_727_650, 800, batch_size=50_000, batch_rows=110_000).read / 1e9)
+    536
     """
-    one_way = -(-edges // batch_size) * batch_rows(batch_size, chunks=chunks, negatives=negatives) * bytes_per_row
+    one_way = -(-edges // batch_size) * batch_rows * bytes_per_row
     return Traffic(float(one_way), float(one_way))

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 
 from headrace.graph import Dataset
-from headrace.plan.links.cost import state_floats
-from headrace.plan.links.plan import LinkPlan, link_plan
+from headrace.plan.links.asked import LinkAsked
+from headrace.plan.links.plan import DISK_RATE, LINK_RATE, LinkPlan, decide
 from headrace.plan.links.probe import disk_rate, edge_rate
+from headrace.plan.links.setting import LinkSetting
 from headrace.train import LinkOptions
 from headrace.train.links.data import LinkData
-from headrace.train.links.memory import memory_of, spare_slots
+from headrace.train.links.flow.row_optimizer import RowOptimizer
+from headrace.train.links.memory import LinkMemory
 
 PLANNED = ("storage", "partitions", "buffer", "buffer_on", "order", "batch_size", "staleness")
-_ROUNDS = 14  # of halving what is reserved: to a few parts in 100,000 of memory
 
 
 @dataclass(frozen=True)
@@ -71,82 +72,25 @@ def planned_link(
     if device_memory is None and torch.device(base.device).type == "cuda":
         device_memory = torch.cuda.mem_get_info()[0]
     memory = base.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-    rates: dict[str, float] = {}
+    sizes = {"nodes": edges.num_nodes, "train": len(edges.train), "others": len(edges.val) + len(edges.test)}
+    state = RowOptimizer(base.optimizer).state_width(base.dim)
+    run = LinkMemory.of(base, **sizes, edge_bytes=edges.train[:1].nbytes, state=state)
+    run = replace(run, limit=memory, gpu=device_memory is not None)
+    asked = LinkAsked(**{name: given[name] for name in PLANNED if name in given})
 
-    def made() -> PlannedLink:
-        return _fitting(edges, given, base, memory=memory, device_memory=device_memory, rates=rates)
-
-    if disk is not None:
-        rates["disk_rate"] = disk
-    found = made()
-    if edges_per_second is None:
-        progress("trying a few batches")
-        edges_per_second = edge_rate(edges, found.options)
-    rates["edge_rate"] = edges_per_second
-    if found.plan.storage == "disk" and disk is None:
-        progress("measuring the disk")
-        rates["disk_rate"] = _rate_of(folder)
-    return made()
-
-
-def _fitting(
-    edges: LinkData,
-    given: dict[str, Any],
-    base: LinkOptions,
-    *,
-    memory: int,
-    device_memory: int | None,
-    rates: dict[str, float],
-) -> PlannedLink:
-    """A plan that training itself finds to fit: for what it counts beyond the plan's own sum, as little as will do is reserved."""
-
-    def planned(reserved: int) -> PlannedLink:
-        plan = link_plan(
-            edges.num_nodes,
-            len(edges.train),
-            base.dim,
-            memory=memory,
-            device_memory=device_memory,
-            optimizer=base.optimizer,
-            row_type=base.row_type,
-            chunks=base.chunks,
-            negatives=base.negatives,
-            reserved=reserved,
-            **rates,  # type: ignore[arg-type]
-            **{name: given[name] for name in PLANNED if name in given},
-        )
+    def planned(disk_rate: float, edge_rate: float | None) -> PlannedLink:
+        plan = decide(LinkSetting(run, device_memory, disk_rate, None, LINK_RATE, edge_rate), asked)
         chosen = {name: value for name, value in plan.options().items() if name in PLANNED}
         return PlannedLink(LinkOptions(**{**chosen, **given}), plan, tuple(sorted(given)))
 
-    found = planned(0)
-    if _memory(edges, found.options, memory) <= memory:
-        return found
-    fitting, least = None, found
-    low, high = 0, memory
-    for _ in range(_ROUNDS):
-        reserved = (low + high) // 2
-        try:
-            found = planned(reserved)
-        except ValueError:
-            high = reserved
-            continue
-        if _memory(edges, found.options, memory) <= memory:
-            fitting, high = found, reserved
-        else:
-            least, low = found, reserved
-    if fitting is None:  # perhaps without slots to read ahead; if not, training says what takes how much
-        spare_slots(replace(least.options, memory=str(memory)), **_sizes(edges, least.options))
-    return fitting or least
-
-
-def _memory(edges: LinkData, options: LinkOptions, memory: int) -> int:
-    return sum(memory_of(replace(options, memory=str(memory)), **_sizes(edges, options)).values())
-
-
-def _sizes(edges: LinkData, options: LinkOptions) -> dict[str, int]:
-    others, state = len(edges.val) + len(edges.test), state_floats(options.dim, options.optimizer)
-    sizes = {"nodes": edges.num_nodes, "train": len(edges.train), "others": others, "state": state}
-    return {**sizes, "edge_bytes": edges.train[:1].nbytes}
+    first = planned(disk or DISK_RATE, None)
+    if edges_per_second is None:
+        progress("trying a few batches")
+        edges_per_second = edge_rate(edges, first.options)
+    if first.plan.storage == "disk" and disk is None:
+        progress("measuring the disk")
+        disk = _rate_of(folder)
+    return planned(disk or DISK_RATE, edges_per_second)
 
 
 def _rate_of(folder: str | Path | None) -> float:

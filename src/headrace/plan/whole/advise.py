@@ -69,5 +69,5 @@ def advise(
         machine = probe(device_of(where), threads=threads)
     elif machine.device != where.type:
         raise ValueError(f"machine is of a {machine.device}, the plan is for {where.type}: probe that one")
-    found = properties(graph, workload.dims[0], threads=threads)
-    return decide(graph, workload, machine, found, epochs=epochs, dtype=dtype, orders=orders, progress=progress, threads=threads)
+    figures = properties(graph, workload.dims[0], threads=threads)
+    return decide(graph, workload, machine, figures, epochs=epochs, dtype=dtype, orders=orders, progress=progress, threads=threads)

@@ -55,25 +55,25 @@ def aggregation(
     width: int,
     dtype: torch.dtype,
     reuse: float,
-    near: float = 1.0,
+    near_misses: float = 1.0,
     columns: int | None = None,
 ) -> Cost:
     """A sum over neighbors by rows of the CSR; `columns` at a time (all of them unless said), each time with this `reuse`.
 
-    `near` is the share of reads that miss the cache of the processor that makes them, and go to the one behind it at least. A row
-    that is written counts as one more that is found in the cache, besides the stream it is.
+    `near_misses` is the share of reads that miss the cache of the processor that makes them, and go to the one behind it at least.
+    A row that is written counts as one more that is found in the cache, besides the stream it is.
     """
     if not entries:
         return Cost(8 * rows, machine.call_seconds + rows * width * dtype.itemsize / machine.stream_rate)
     tile = width if columns is None else min(columns, width)
     passes, left = divmod(width, tile)
-    total = passes * _one_pass(machine, rows, entries, tile, dtype, reuse, near)
+    total = passes * _one_pass(machine, rows, entries, tile, dtype, reuse, near_misses)
     if left:
-        total = total + _one_pass(machine, rows, entries, left, dtype, reuse, near)
+        total = total + _one_pass(machine, rows, entries, left, dtype, reuse, near_misses)
     return total + Cost(0.0, machine.call_seconds)
 
 
-def _one_pass(machine: Machine, rows: int, entries: int, width: int, dtype: torch.dtype, reuse: float, near: float) -> Cost:
+def _one_pass(machine: Machine, rows: int, entries: int, width: int, dtype: torch.dtype, reuse: float, near_misses: float) -> Cost:
     row = width * dtype.itemsize
     table = rows * row
     moved = aggregation_bytes(rows=rows, entries=entries, width=width, itemsize=dtype.itemsize, reuse=reuse)
@@ -81,7 +81,7 @@ def _one_pass(machine: Machine, rows: int, entries: int, width: int, dtype: torc
     close = far = machine.hit_seconds(row, table_bytes=table, dtype=dtype)
     if machine.near_bytes:
         close, far = (machine.hit_seconds(row, table_bytes=size, dtype=dtype) for size in (1, machine.cache_bytes))
-    behind = max(min(near, 1.0) * entries, missed)
+    behind = max(min(near_misses, 1.0) * entries, missed)
     seconds = missed * machine.miss_seconds(row, dtype=dtype) + (behind - missed) * far + (entries - behind + rows) * close
     return Cost(moved, seconds + table / machine.stream_rate)
 

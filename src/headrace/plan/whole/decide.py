@@ -70,7 +70,7 @@ def decide(
     graph: Graph,
     workload: Workload,
     machine: Machine,
-    found: Properties,
+    figures: Properties,
     *,
     epochs: int,
     dtype: torch.dtype | None,
@@ -79,7 +79,7 @@ def decide(
     threads: int | None = None,
 ) -> Plan:
     """The plan: operations and type for the order as it is, then whether another order of nodes pays, then both again for that."""
-    costing = Costing(workload, Sums(graph, found, machine, threads=threads), epochs=epochs)
+    costing = Costing(workload, Sums(graph, figures, machine, threads=threads), epochs=epochs)
     kind, _ = _choose_dtype(costing, dtype)
     tried, decision = _orders(graph, costing, costing.best(kind), kind, orders, progress, threads)
     decision = _worth_it(tried, decision, kind)
@@ -103,7 +103,7 @@ def decide(
     return Plan(
         choices=(reordering, types, *layers),
         workload=workload,
-        properties=found,
+        properties=figures,
         machine=machine,
         epochs=epochs,
         forward=chosen.total(hows, kind, forward=True),
@@ -164,7 +164,7 @@ def _orders(
     at_once = min(sums.chosen(widest, dtype).columns or widest, widest)  # a kernel that takes slices reads rows of a slice
     passes = max(round(sum(width * count for width, count in widths) / at_once), 1)
     row = at_once * dtype.itemsize
-    found = {AS_IT_IS: costing}
+    costings = {AS_IT_IS: costing}
     nearest = machine.near_bytes or machine.cache_bytes
     cache, table = int(CACHE_SHARE * nearest), sums.properties.nodes * row
     more = _miss_seconds(sums, row, dtype) if table > cache and sums.properties.edges else 0.0
@@ -172,7 +172,7 @@ def _orders(
         why = (
             f"as it is: all {format_size(table)} of the rows that are summed lie in a cache of {format_size(nearest)} in any order"
         )
-        return found, reorder.Decision(None, None, 0.0, 0.0, 0.0, {}, why)
+        return costings, reorder.Decision(None, None, 0.0, 0.0, 0.0, {}, why)
     decision = reorder.auto(
         graph,
         at_once,
@@ -187,12 +187,12 @@ def _orders(
     )
     for name, misses in decision.tried.items():
         if name == decision.name:
-            there = Sums(graph, sums.properties, machine, order=decision.order, threads=threads)
+            reordered = Sums(graph, sums.properties, machine, order=decision.order, threads=threads)
         else:  # its permutation is gone, and was worth no more simulations: rows of other sizes miss in proportion
             share = misses / max(decision.misses, 1e-9)
-            there = Sums(graph, sums.properties, machine, misses=lambda *at, share=share: share * sums.missed(*at))  # type: ignore[misc]
-        found[name] = Costing(costing.workload, there, epochs=costing.epochs)
-    return found, decision
+            reordered = Sums(graph, sums.properties, machine, misses=lambda *at, share=share: share * sums.missed(*at))  # type: ignore[misc]
+        costings[name] = Costing(costing.workload, reordered, epochs=costing.epochs)
+    return costings, decision
 
 
 def _miss_seconds(sums: Sums, row: int, dtype: torch.dtype) -> float:
@@ -263,12 +263,12 @@ def _keeping(costing: Costing, each: dict[How, Cost], best: How, dtype: torch.dt
 
 
 def _why_kernel(sums: Sums, width: int, dtype: torch.dtype) -> str:
-    found, machine, reuse = sums.properties, sums.machine, sums.reuse(width * dtype.itemsize)
-    table = format_size(found.nodes * width * dtype.itemsize)
-    cached = "fits into" if found.nodes * width * dtype.itemsize <= CACHE_SHARE * machine.cache_bytes else "is more than"
+    figures, machine, reuse = sums.properties, sums.machine, sums.reuse(width * dtype.itemsize)
+    table = format_size(figures.nodes * width * dtype.itemsize)
+    cached = "fits into" if figures.nodes * width * dtype.itemsize <= CACHE_SHARE * machine.cache_bytes else "is more than"
     text = f"{table} of rows {cached} a cache of {format_size(machine.cache_bytes)}; a fetched row serves {reuse:.3g} times"
     if machine.device == "cuda":
-        text += f"; degrees {found.mean_degree:.3g} on average, {found.max_degree:,} at most"
+        text += f"; degrees {figures.mean_degree:.3g} on average, {figures.max_degree:,} at most"
     return text
 
 

@@ -101,10 +101,10 @@ class Plan(Decided):
 
     @property
     def summary(self) -> str:
-        found = self.properties
+        figures = self.properties
         return (
-            f"{self.workload.kind} {' -> '.join(map(str, self.workload.dims))} over {found.nodes:,} nodes, {found.edges:,} edges "
-            f"on {self.machine.name} ({self.machine.device}), {self.epochs} epochs\n"
+            f"{self.workload.kind} {' -> '.join(map(str, self.workload.dims))} over {figures.nodes:,} nodes, "
+            f"{figures.edges:,} edges on {self.machine.name} ({self.machine.device}), {self.epochs} epochs\n"
             f"predicted: forward {seconds(self.forward.seconds)}, step {seconds(self.step.seconds)} "
             f"({format_size(self.step.bytes)} moved)"
         )

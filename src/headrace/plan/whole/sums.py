@@ -55,19 +55,19 @@ class Sums:
 
     def misses(self, row_bytes: int) -> float:
         """The share of reads that come from memory: each row once where all of them fit into the cache."""
-        found = self.properties
-        if not found.edges:
+        figures = self.properties
+        if not figures.edges:
             return 0.0
-        if found.nodes * row_bytes <= CACHE_SHARE * self.machine.cache_bytes:
-            return min(found.nodes / found.edges, 1.0)
+        if figures.nodes * row_bytes <= CACHE_SHARE * self.machine.cache_bytes:
+            return min(figures.nodes / figures.edges, 1.0)
         return self.missed(row_bytes, int(CACHE_SHARE * self.machine.cache_bytes))
 
     def near_misses(self, row_bytes: int) -> float:
         """The share of reads that miss the cache of the processor that makes them."""
-        near = int(CACHE_SHARE * self.machine.near_bytes)
-        if not near or not self.properties.edges:
+        near_cache = int(CACHE_SHARE * self.machine.near_bytes)
+        if not near_cache or not self.properties.edges:
             return 1.0
-        return 0.0 if self.properties.nodes * row_bytes <= near else self.missed(row_bytes, near)
+        return 0.0 if self.properties.nodes * row_bytes <= near_cache else self.missed(row_bytes, near_cache)
 
     def missed(self, row_bytes: int, cache_bytes: int) -> float:
         """As simulated with a cache of that size, once."""
@@ -99,29 +99,29 @@ class Sums:
         return self._launches(width, dtype) if self.machine.device == "cuda" else self._slices(width, dtype)
 
     def _sum(self, width: int, dtype: torch.dtype, columns: int | None = None) -> Cost:
-        found, row = self.properties, (columns or width) * dtype.itemsize
-        sizes: dict[str, Any] = {"rows": found.nodes, "entries": found.edges, "width": width}
-        reads: dict[str, Any] = {"reuse": self.reuse(row), "near": self.near_misses(row)}
+        figures, row = self.properties, (columns or width) * dtype.itemsize
+        sizes: dict[str, Any] = {"rows": figures.nodes, "entries": figures.edges, "width": width}
+        reads: dict[str, Any] = {"reuse": self.reuse(row), "near_misses": self.near_misses(row)}
         return aggregation(self.machine, **sizes, **reads, dtype=dtype, columns=columns)
 
     def _slices(self, width: int, dtype: torch.dtype) -> list[Kernel]:
         """All columns at once, or slices of them, each copied to lie together; the native kernel itself decides which."""
-        found, size = self.properties, dtype.itemsize
+        figures, size = self.properties, dtype.itemsize
         whole = Kernel("all columns at once", self._sum(width, dtype), width, columns=width)
         columns = SLICE_BYTES // size
-        if width <= columns or found.nodes * width * size <= CACHE_SHARE * self.machine.cache_bytes:
+        if width <= columns or figures.nodes * width * size <= CACHE_SHARE * self.machine.cache_bytes:
             return [whole]
-        copied = elementwise(self.machine, rows=found.nodes, width=width, passes=2, itemsize=size)
+        copied = elementwise(self.machine, rows=figures.nodes, width=width, passes=2, itemsize=size)
         sliced = Kernel(f"{columns} columns at a time", self._sum(width, dtype, columns) + copied, width, columns=columns)
-        taken = _native.column_tile(found.nodes, width, size, self.machine.cache_bytes, found.mean_degree)
+        taken = _native.column_tile(figures.nodes, width, size, self.machine.cache_bytes, figures.mean_degree)
         return [sliced, whole] if taken < width else [whole, sliced]
 
     def _launches(self, width: int, dtype: torch.dtype) -> list[Kernel]:
         """The router's launch first, then those of the other variants, each cut as the router would cut it."""
-        found = self.properties
-        figures: dict[str, Any] = {"mean_degree": found.mean_degree, "width": width, "dtype": dtype, "table": self._table()}
+        known = self.properties
+        figures: dict[str, Any] = {"mean_degree": known.mean_degree, "width": width, "dtype": dtype, "table": self._table()}
         row = launch_for(**figures)
-        degrees: dict[str, Any] = {"max_degree": found.max_degree, "degree_cv": found.degree_cv, "rows": found.nodes}
+        degrees: dict[str, Any] = {"max_degree": known.max_degree, "degree_cv": known.degree_cv, "rows": known.nodes}
         router = launch_for(**figures, **degrees, rho_w=self.window_reuse)
         several = [router, row, replace(row, variant="split", group=1024), launch_for(**figures, rho_w=float("inf"))]
         by_variant = {launch.variant: launch for launch in reversed(several)}
@@ -150,10 +150,10 @@ class Sums:
             if heavy:
                 cost = cost + split_overhead(self.machine, heavy_entries=heavy, group=launch.group, width=width)
         else:  # what a window's rows share is read once for all of them, from the cache or not; its products are small
-            found, shared = self.properties, max(self.window_reuse, 1.0)
-            entries = int(found.edges / shared)
+            figures, shared = self.properties, max(self.window_reuse, 1.0)
+            entries = int(figures.edges / shared)
             reuse = max(self.reuse(width * dtype.itemsize) / shared, 1.0)
-            cost = aggregation(self.machine, rows=found.nodes, entries=entries, width=width, dtype=dtype, reuse=reuse)
+            cost = aggregation(self.machine, rows=figures.nodes, entries=entries, width=width, dtype=dtype, reuse=reuse)
         return Kernel(described(launch), cost, width, launch)
 
 

@@ -135,8 +135,8 @@ def _steps(plan: Plan, data: Dataset, repeats: int, every: bool, progress: Calla
         assert moved.x is not None
         graph = moved.graph.to(device)
         for dtype in dict.fromkeys(c.dtype for c in wanted if c.order == order):
-            there = Dataset(graph, x=moved.x.to(device, dtype))
-            placed[order, dtype] = there, moved.splits["train"].to(device)
+            on_device = Dataset(graph, x=moved.x.to(device, dtype))
+            placed[order, dtype] = on_device, moved.splits["train"].to(device)
     runs, extra = {}, {}
     for configuration in wanted:
         runs[configuration] = _step(plan, configuration, *placed[configuration.order, configuration.dtype])
@@ -183,9 +183,10 @@ def _distinct(kernels: Mapping[str, tuple[Kernel, ...]]) -> dict[int, tuple[Kern
 
 def _sums(plan: Plan, graph: Graph, width: int, kernels: tuple[Kernel, ...], repeats: int) -> list[Measured]:
     device, dtype = torch.device(plan.machine.device), plan.configuration.dtype
-    there = graph.to(device)
+    on_device = graph.to(device)
     x = torch.ones(graph.num_nodes, width, dtype=dtype, device=device)
-    times = timed({kernel.name: _sum(kernel, x, there, plan.machine.threads) for kernel in kernels}, repeats=repeats, device=device)
+    runs = {kernel.name: _sum(kernel, x, on_device, plan.machine.threads) for kernel in kernels}
+    times = timed(runs, repeats=repeats, device=device)
     what = f"sum of {width} columns"
     return [Measured(what, k.name, k.cost.seconds, times[k.name], i == 0) for i, k in enumerate(kernels)]
 
@@ -210,13 +211,13 @@ def timed(runs: Mapping[Any, Callable[[], object]], *, repeats: int, device: tor
         inner[name] = max(int(_LEAST_SECONDS / once), 1)
         turn_seconds += inner[name] * once
     turns = max(repeats, min(5 * repeats, int(_SECONDS * len(runs) / max(turn_seconds, 1e-7))))
-    found: dict[Any, list[float]] = {name: [] for name in runs}
+    seconds: dict[Any, list[float]] = {name: [] for name in runs}
     names = list(runs)
     for turn in range(turns):
         for name in Random(turn).sample(names, len(names)):
             runs[name]()
-            found[name].append(_seconds(runs[name], inner[name], device))
-    return {name: statistics.median(times) for name, times in found.items()}
+            seconds[name].append(_seconds(runs[name], inner[name], device))
+    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def _seconds(run: Callable[[], object], count: int, device: torch.device) -> float:

@@ -90,12 +90,12 @@ def workload_of(
     data: Dataset | Graph,
     model: str | nn.Module | Sequence[int],
     *,
-    hidden: int = 64,
-    layers: int = 2,
-    heads: int = 8,
-    conv: str = "gcn",
-    dropout: float = 0.5,
-    input_dropout: float | None = None,
+    hidden: int,
+    layers: int,
+    heads: int,
+    conv: str,
+    dropout: float,
+    input_dropout: float | None,
 ) -> Workload:
     """What is planned for: a kind of model at these widths, a `GNN` as it is, or widths of layers of kind `conv`.
 
@@ -139,8 +139,8 @@ def _of_module(model: nn.Module) -> Workload:
 
 
 def _kind(conv: nn.Module) -> Kind:
-    for kind, made in (("gcn", GCNConv), ("gin", GINConv), ("sage", SAGEConv)):
-        if isinstance(conv, made):
+    for kind, layer in (("gcn", GCNConv), ("gin", GINConv), ("sage", SAGEConv)):
+        if isinstance(conv, layer):
             return kind  # type: ignore[return-value]
     if isinstance(conv, GATConv):
         return "gatv2" if conv.v2 else "gat"
@@ -148,10 +148,10 @@ def _kind(conv: nn.Module) -> Kind:
 
 
 def _linears(conv: GINConv) -> list[nn.Linear]:
-    found = [module for module in conv.nn.modules() if isinstance(module, nn.Linear)]
-    if not found:
+    maps = [module for module in conv.nn.modules() if isinstance(module, nn.Linear)]
+    if not maps:
         raise ValueError("this GINConv's network has no Linear: pass widths in place of the model")
-    return found
+    return maps
 
 
 def _wide(conv: Any) -> int:

@@ -34,11 +34,11 @@ class LinkData:
             splits = {**data.extra, "val": data.extra.get("val", data.extra.get("valid", none))}
             train, val, test = parts = [splits.get(name, none)[:, :3].contiguous() for name in ("train", "val", "test")]
             relations = int(data.info.get("num_relations", 0)) or 1 + max(int(p[:, 1].max()) for p in parts if len(p))  # type: ignore[call-overload]
-            made = cls(train, val, test, data.num_nodes, relations, labeled=True)
+            edges = cls(train, val, test, data.num_nodes, relations, labeled=True)
         else:
-            made = cls._of_graph(data, held_out, seed)
-        made._check()
-        return made
+            edges = cls._of_graph(data, held_out, seed)
+        edges._check()
+        return edges
 
     @classmethod
     def _of_graph(cls, data: Dataset, held_out: float, seed: int) -> LinkData:

@@ -44,8 +44,8 @@ class BucketedEdges:
             if workers > 1:
                 each = stack.enter_context(ThreadPoolExecutor(workers)).map
             for wave in _waves(triples, workers):
-                for here in each(lambda piece: _counts(_buckets(piece, size, partitions), partitions), wave):
-                    counts += here
+                for in_piece in each(lambda piece: _counts(_buckets(piece, size, partitions), partitions), wave):
+                    counts += in_piece
             path.unlink(missing_ok=True)  # what maps an older one keeps it
             with path.open("wb") as file:
                 if hasattr(os, "posix_fallocate"):  # a full disk is an error here; under a mapping it would end the process
@@ -53,14 +53,14 @@ class BucketedEdges:
             mapped = torch.from_file(str(path), shared=True, size=triples.numel(), dtype=triples.dtype).view(-1, 3)
             following = counts.cumsum() - counts  # where the next edge of each bucket goes
             for wave in _waves(triples, workers):
-                found = list(each(lambda piece: _sorted(piece, size, partitions), wave))
+                pieces = list(each(lambda piece: _sorted(piece, size, partitions), wave))
                 starts = []
-                for _, here in found:
+                for _, in_piece in pieces:
                     starts.append(following.copy())
-                    following += here
-                for _ in each(lambda piece, start: _place(mapped.numpy(), piece[0], piece[1], start), found, starts):
+                    following += in_piece
+                for _ in each(lambda piece, start: _place(mapped.numpy(), piece[0], piece[1], start), pieces, starts):
                     pass  # errors come with the results
-                del found
+                del pieces
         return cls(mapped, tuple(counts.cumsum().tolist()), path)
 
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -95,8 +95,8 @@ def _waves(triples: Tensor, threads: int) -> Iterator[tuple[Tensor, ...]]:
 
 def _buckets(triples: Tensor, size: int, partitions: int) -> Array:  # [e, 3] -> [e]
     """`buckets_of` by numpy, which sorts 16 bits by digit, and whose threads start none of their own."""
-    found = triples[:, ::2].numpy() // size
-    bucket: Array = found[:, 0].astype(np.int64) * partitions + found[:, 1]
+    partition_of = triples[:, ::2].numpy() // size
+    bucket: Array = partition_of[:, 0].astype(np.int64) * partitions + partition_of[:, 1]
     return bucket.astype(np.uint16) if partitions <= 256 else bucket
 
 

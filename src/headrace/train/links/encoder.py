@@ -17,9 +17,9 @@ from torch import Tensor
 
 from headrace.nn import GNN
 from headrace.sample import Block, Sample
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.neighborhoods import Neighborhoods
 from headrace.train.links.options import LinkOptions
-from headrace.train.links.row_optimizer import RowOptimizer
 
 if TYPE_CHECKING:
     from headrace.train.links.flow import FlowBatch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Input:
-    """What a `GNN` is given."""
+    """What a `GNN` asks of a batch."""
 
     blocks: tuple[Block, ...]
     x: Tensor
@@ -90,8 +90,8 @@ class LinkEncoder:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Put everything as `state_dict` had it."""
         self.model.load_state_dict(saved["model"])
-        for state, found in zip(self.state, saved["optimizer"], strict=True):
-            state.copy_(found)
+        for state, kept in zip(self.state, saved["optimizer"], strict=True):
+            state.copy_(kept)
 
 
 def make_encoder(options: LinkOptions) -> GNN:
@@ -102,7 +102,7 @@ def make_encoder(options: LinkOptions) -> GNN:
     hidden = options.hidden or options.dim
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        made = GNN(
+        network = GNN(
             options.dim,
             hidden,
             options.dim,
@@ -111,4 +111,4 @@ def make_encoder(options: LinkOptions) -> GNN:
             dropout=0.0,
             heads=gcd(hidden, 8),
         )
-    return made.to(options.device)
+    return network.to(options.device)

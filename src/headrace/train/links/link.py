@@ -21,12 +21,12 @@ from headrace.train.links.data import LinkData
 from headrace.train.links.disk import DiskLinkRecipe
 from headrace.train.links.edges import BucketedEdges
 from headrace.train.links.encoder import LinkEncoder, make_encoder
-from headrace.train.links.flow import LinkFlow
+from headrace.train.links.flow import flow_class
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.memory import ROW_TYPES, SPARE, spare_slots
 from headrace.train.links.options import LinkOptions, decoder_of
 from headrace.train.links.predicted import beside_measured
 from headrace.train.links.recipe import LinkRecipe
-from headrace.train.links.row_optimizer import RowOptimizer
 from headrace.train.loop import Trainer
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
@@ -167,7 +167,7 @@ def make_recipe(
         )
     rows = _rows(edges, options, setup, spare)
     triples = edges.train if file is None else file.triples
-    flow = LinkFlow(
+    flow = flow_class(rows, options)(
         triples,
         rows,
         decoder or make_decoder(edges, options),

@@ -113,14 +113,14 @@ def without_edges(sample: Sample, ids: Tensor, head: Tensor, tail: Tensor) -> Sa
     if not len(head):
         return sample
     seeds, edges = sample.num_seeds, sample.num_sampled_edges[0]  # only rows of seeds have such edges
-    near = sample.indices[:edges]
+    neighbors = sample.indices[:edges]
     row = torch.repeat_interleave(torch.arange(seeds), sample.indptr[: seeds + 1].diff(), output_size=edges)
     most = int(ids.max()) + 1
-    kept = ~torch.isin(_pairs(ids[row], ids[near.long()], most), _pairs(head, tail, most))
+    kept = ~torch.isin(_pairs(ids[row], ids[neighbors.long()], most), _pairs(head, tail, most))
     lengths = sample.indptr.diff()
     lengths[:seeds] = torch.bincount(row[kept], minlength=seeds)
     indptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    indices = torch.cat([near[kept], sample.indices[edges:]])
+    indices = torch.cat([neighbors[kept], sample.indices[edges:]])
     counts = (int(kept.sum()), *sample.num_sampled_edges[1:])
     return replace(sample, indptr=indptr, indices=indices, num_sampled_edges=counts)
 
@@ -159,13 +159,13 @@ def rows_of_graph(deal: EdgeBatches, triples: Tensor, *, threads: int | None) ->
         size, away, towards = end - begin, *deal.edges_of_partition(partition)
         out, into = triples[away.to(triples.device)].cpu(), triples[towards.to(triples.device)].cpu()
         into = into[into[:, 0] != into[:, 2]]  # a loop is one edge, not two
-        near = torch.cat([out[:, 0], into[:, 2]]).sub_(begin)
+        inside = torch.cat([out[:, 0], into[:, 2]]).sub_(begin)
         far = torch.cat([out[:, 2], into[:, 0]])
         outside = (far < begin) | (far >= end)
         others = far[outside].unique()
         place = torch.searchsorted(others, far[outside], out_int32=far.dtype == torch.int32)
         far = (far - begin).masked_scatter_(outside, place.add_(size))
-        yield RowsOfGraph(begin, end, Graph.from_edges(far, near, size + len(others), threads=threads), others.long())
+        yield RowsOfGraph(begin, end, Graph.from_edges(far, inside, size + len(others), threads=threads), others.long())
 
 
 def sampler_of(graph: Graph, fanouts: Sequence[int], options: LinkOptions) -> NeighborSampler:

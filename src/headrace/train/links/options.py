@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace._sizes import parse_size
-from headrace.nn import RESCAL, ComplEx, Decoder, DistMult, Dot, RotatE, TransE
+from headrace.nn import DECODERS, Decoder
+from headrace.nn.decoders import decoder_named
 from headrace.pipeline.orders import ORDERS
 from headrace.train.options import LoopOptions, option
-
-DECODERS: dict[str, type[Decoder]] = {kind.name: kind for kind in (Dot, DistMult, ComplEx, RESCAL, TransE, RotatE)}
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,8 @@ class LinkOptions(LoopOptions):
     staleness: int = option(
         0, "batches that begin before an earlier one has ended (0: exact); with a GPU, a row may miss the updates of so many"
     )
-    decoder: Literal["auto", "dot", "distmult", "complex", "rescal", "transe", "rotate"] = option(
-        "auto", "how an edge is scored (auto: complex where edges have relations, else dot)"
+    decoder: str = option(
+        "auto", f"how an edge is scored: {', '.join(DECODERS)} (auto: complex where edges have relations, else dot)"
     )
     dim: int = option(100, "floats per node; complex and rotate use half of them for imaginary parts")
     encoder: Literal["none", "sage", "gcn", "gin", "gat"] = option(
@@ -78,6 +77,8 @@ class LinkOptions(LoopOptions):
         super().__post_init__()
         self._check_at_least(dim=1, batch_size=1, negatives=0, chunks=1, candidates=1, val_edges=-1, test_edges=-1)
         self._check_not_negative("regularization", "temperature", "partitions", "buffer", "init")
+        if self.decoder != "auto":
+            decoder_named(self.decoder)
         for name, most in {"degree_fraction": 1.0, "held_out": 0.45}.items():
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be from 0 to {most:g}, not {getattr(self, name)}")
@@ -141,5 +142,6 @@ class LinkOptions(LoopOptions):
 
 def decoder_of(relations: int, options: LinkOptions) -> Decoder:
     """The decoder that the options describe, untrained."""
-    more = {"norm": options.norm} if options.decoder in ("transe", "rotate") else {}
-    return DECODERS[options.decoder](options.dim, relations, reciprocal=options.reciprocal, **more)
+    kind = decoder_named(options.decoder)
+    more = {"norm": options.norm} if kind.takes_norm else {}
+    return kind(options.dim, relations, reciprocal=options.reciprocal, **more)

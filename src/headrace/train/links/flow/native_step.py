@@ -13,16 +13,16 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_count
-from headrace.nn import ComplEx, Decoder, DistMult, Dot
+from headrace.nn import Decoder
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.options import LinkOptions
-from headrace.train.links.row_optimizer import RowOptimizer
 
 
 def has_native_step(decoder: Decoder, options: LinkOptions) -> bool:
     """Whether batches of these options can be stepped natively: the softmax loss of products, without a penalty, on the CPU."""
-    by_product = type(decoder) in (Dot, DistMult, ComplEx)
-    on_cpu = torch.device(options.device).type == "cpu"
-    return by_product and on_cpu and options.loss == "softmax" and options.negatives > 0 and options.regularizer == "none"
+    if decoder.native_step is None or torch.device(options.device).type != "cpu":
+        return False
+    return options.loss == "softmax" and options.negatives > 0 and options.regularizer == "none"
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ class NativeStep:
     def _step(
         self, rows: Tensor, state: Tensor, ids: Tensor | None, edges: StepEdges, delta: Tensor | None, delta_state: Tensor | None
     ) -> float:
+        assert self.decoder.native_step is not None
         return self._workspace.step(
-            self.decoder.name,
+            self.decoder.native_step,
             rows=rows.detach().numpy(),  # a tensor itself takes three times as long to pass
             state=state.numpy(),
             ids=None if ids is None else ids.numpy(),

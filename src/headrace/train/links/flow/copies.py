@@ -14,12 +14,11 @@ class Copies:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._there, self._back = torch.cuda.Stream(device), torch.cuda.Stream(device)
-        self._ahead = torch.cuda.Stream(device)
+        self._up, self._down, self._ahead = (torch.cuda.Stream(device) for _ in range(3))
 
     def put(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], torch.cuda.Event]:
-        """Copies on the GPU, and when they will have arrived: the host does not wait. What is there already stays as it is."""
-        with torch.cuda.stream(self._there):
+        """Copies on the GPU, and when they will have arrived: the host does not wait. What is on the GPU already stays as it is."""
+        with torch.cuda.stream(self._up):
             moved = [x if x.is_cuda else x.pin_memory().to(self.device, non_blocking=True) for x in tensors]
             return moved, self.mark()
 
@@ -42,12 +41,12 @@ class Copies:
         return event
 
     def take(self, tensors: Sequence[Tensor], computed: torch.cuda.Event) -> list[Tensor]:
-        """Copies in main memory of what is there once `computed` has come; the host waits for them."""
-        with torch.cuda.stream(self._back):
-            self._back.wait_event(computed)
+        """Copies in main memory, made once `computed` has come; the host waits for them."""
+        with torch.cuda.stream(self._down):
+            self._down.wait_event(computed)
             out = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
             for tensor, host in zip(tensors, out, strict=True):
-                tensor.record_stream(self._back)
+                tensor.record_stream(self._down)
                 host.copy_(tensor, non_blocking=True)
             self.mark().synchronize()
         return out

@@ -23,7 +23,7 @@ class RowOptimizer:
     """How gradients of rows become deltas.
 
     >>> import torch
-    >>> from headrace.train.links.row_optimizer import RowOptimizer
+    >>> from headrace.train.links.flow.row_optimizer import RowOptimizer
     >>> RowOptimizer("row_adagrad").deltas(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 1), lr=0.1)[1]
     tensor([[12.5000]])
     """
