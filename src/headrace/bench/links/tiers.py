@@ -23,17 +23,17 @@ from headrace.bench.measure import Epochs, Row, needs_gpu
 from headrace.bench.setting import Setting
 from headrace.graph import generate
 from headrace.pipeline import StageTimes
-from headrace.store import TrainedArray, kept_memory
+from headrace.store import TrainedArray
 from headrace.train import LinkOptions
+from headrace.train.fit import torch_threads
 from headrace.train.inference.ranking import rank
 from headrace.train.interrupt import Interrupt
 from headrace.train.links.data import LinkData
-from headrace.train.links.disk import disk_facts
-from headrace.train.links.link import make_decoder, make_trainer
-from headrace.train.links.loop import LinkTrainer
+from headrace.train.links.link import make_trainer
 from headrace.train.links.memory import slot_bytes
+from headrace.train.links.recipe import LinkRecipe
 from headrace.train.links.row_optimizer import RowOptimizer
-from headrace.train.nodes.node import torch_threads
+from headrace.train.loop import Trainer
 from headrace.train.options import option
 from headrace.train.watch import StepEvent
 
@@ -110,7 +110,7 @@ def run(setting: LinkTiersSetting) -> list[Row]:
     data = generate.knowledge(setting.nodes, setting.edges, setting.relations, threads=setting.threads)
     rows = [Row(f"{setting.edges / 1e6:.1f} M edges", "generated in", "s", perf_counter() - begin)]
     edges = LinkData.of(data)
-    test, edges = edges.test[: setting.ranked], replace(edges, valid=edges.valid[:0], test=edges.test[:0])
+    test, edges = edges.test[: setting.ranked], replace(edges, val=edges.val[:0], test=edges.test[:0])
     with torch_threads(setting.threads), tempfile.TemporaryDirectory(prefix="headrace-", dir=setting.folder or None) as folder:
         setting.progress("measuring products and copies")
         rates = measured_rates(_options(setting), Path(folder), on_disk=any("disk" in tier for tier in setting.tiers))
@@ -132,13 +132,14 @@ def _tier(setting: LinkTiersSetting, tier: str, edges: LinkData, test: torch.Ten
         torch.cuda.reset_peak_memory_stats()
     begin, clock = perf_counter(), _Clock(setting.seconds_limit)
     with ExitStack() as opened:
-        trainer = make_trainer(edges, options, make_decoder(edges, options), opened, folder=folder, watcher=clock)
+        trainer = make_trainer(edges, options, opened, folder=folder, watcher=clock)
         prepared = perf_counter() - begin
         setting.progress(f"rows on {tier}: training after {prepared:.0f} s")
         trained = _trained(trainer, clock, options, prepared)
         rows = _rows(setting, tier, options, edges.num_nodes, trained, rates)
-        if isinstance(trainer.flow.rows, TrainedArray) and len(test):
-            ranked = rank(trainer.flow.decoder, trainer.flow.rows, test, sampled=1000, device=options.device)
+        flow = _recipe(trainer).flow
+        if isinstance(flow.rows, TrainedArray) and len(test):
+            ranked = rank(flow.decoder, flow.rows, test, sampled=1000, device=options.device)
             case = f"{rows[0].case}, {len(test)} edges among 1000 sampled nodes, raw"
             rows.append(Row(case, "MRR (sampled)", "share", ranked.raw.mrr))
     if options.device != "cpu":
@@ -202,26 +203,30 @@ class _Clock(Epochs):
             self.interrupt.asked = True
 
 
-def _trained(trainer: LinkTrainer, clock: _Clock, options: LinkOptions, prepared: float) -> _Trained:
-    state, swaps = trainer.state, 0
-    with kept_memory():
-        while state.epoch < options.epochs and not clock.interrupt.asked:
-            clock.begun, clock.facts, number = perf_counter(), [], state.epoch
-            trainer.epoch(clock.interrupt)
-            if options.device != "cpu":
-                torch.cuda.synchronize()
-            seconds = perf_counter() - clock.begun
-    plan = trainer.deal.plan(number)
+def _recipe(trainer: Trainer) -> LinkRecipe:
+    assert isinstance(trainer.recipe, LinkRecipe)
+    return trainer.recipe
+
+
+def _trained(trainer: Trainer, clock: _Clock, options: LinkOptions, prepared: float) -> _Trained:
+    recipe, state, swaps = _recipe(trainer), trainer.state, 0
+    while state.epoch < options.epochs and not clock.interrupt.asked:
+        clock.begun, clock.facts, number = perf_counter(), [], state.epoch
+        trainer.epoch(clock.interrupt)
+        if options.device != "cpu":
+            torch.cuda.synchronize()
+        seconds = perf_counter() - clock.begun
+    plan = recipe.plan(number)
+    total = edges = sum(plan.counts)
     if plan.order is not None:
         swaps = plan.order.swaps + (options.buffer if number == 0 else 0)  # the first epoch fills the buffer
     if clock.facts:
-        facts, edges = clock.facts[-1], sum(plan.counts)
-        loss, moved, disk = facts["loss"], facts["bytes"], facts.get("disk", {})
-    else:
-        edges, moved = int(state.sums["edges"]), int(state.sums["bytes"])
+        facts = clock.facts[-1]
+        loss, moved = facts["loss"], facts["bytes"]
+    else:  # the epoch was cut
+        facts, edges, moved = recipe.facts(), state.sums["seeds"], state.sums["bytes"]
         loss = state.sums["loss"] / max(edges, 1)
-        disk = disk_facts(trainer.flow.rows, state.disk, seconds=seconds, edge_bytes=0).get("disk", {})
-    return _Trained(seconds, edges, sum(plan.counts), moved, loss, trainer.times, disk, swaps, prepared)
+    return _Trained(seconds, edges, total, moved, loss, recipe.stages(), facts.get("disk", {}), swaps, prepared)
 
 
 def _rows(setting: LinkTiersSetting, tier: str, options: LinkOptions, nodes: int, trained: _Trained, rates: Rates) -> list[Row]:
