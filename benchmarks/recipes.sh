@@ -12,6 +12,6 @@ for recipe in recipes/*.toml; do
   "$python" -m headrace train link "$dataset" --config "$recipe" --device "${2:-cuda}" --out "$out/$name" --json > "$out/$name.json" || continue
   "$python" -c "
 import json, sys
-found = json.load(open(sys.argv[2]))
-print(f\"{sys.argv[1]}: MRR {found['test']['mrr']:.4f}, hits@10 {found['test']['hits@10']:.4f}, {found['seconds']:.0f} s\")" "$name" "$out/$name.json"
+result = json.load(open(sys.argv[2]))
+print(f\"{sys.argv[1]}: MRR {result['test']['mrr']:.4f}, hits@10 {result['test']['hits@10']:.4f}, {result['seconds']:.0f} s\")" "$name" "$out/$name.json"
 done

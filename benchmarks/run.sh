@@ -5,10 +5,11 @@ set -euo pipefail
 out=${1:?usage: benchmarks/run.sh OUT [--scale 1 ...]}
 shift
 mkdir -p "$out"
-names="sampling gather cache aggregate attend loader train whole-graph advise link out-of-core"
-if "${PYTHON:-python3}" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
-  names="$names gpu-sampling gpu-gather gpu-epoch gpu-tiers gpu-aggregate gpu-attend gpu-whole-graph gpu-advise"
-fi
-for name in $names; do
-  "${PYTHON:-python3}" -m headrace bench "$name" --json "$@" > "$out/$name.json"
+python=${PYTHON:-python3}
+for name in sampling gather cache aggregate attend loader train whole-graph advise link out-of-core; do
+  "$python" -m headrace bench "$name" --json "$@" > "$out/$name.json"
+done
+"$python" -c "import sys, torch; sys.exit(not torch.cuda.is_available())" || exit 0
+for name in sampling gather train loader aggregate attend whole-graph advise; do
+  "$python" -m headrace bench "$name" --device cuda --json "$@" > "$out/$name-cuda.json"
 done

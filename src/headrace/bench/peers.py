@@ -116,6 +116,14 @@ class _Timed:
         self.times[-1][part] = self.times[-1].get(part, 0.0) + now - self.last
         self.last = now
 
+    def update(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """The second half of a step, whose forward ends here."""
+        self.mark("forward")
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.mark("backward")
+        optimizer.step()
+        self.mark("step")
+
     def median(self) -> dict[str, float]:
         later = self.times[1:] or self.times
         return {part: statistics.median(t[part] for t in later) for part in later[0]}
@@ -165,11 +173,7 @@ class PygTraining:
             self.timed.mark("wait")  # its loader samples and gathers here: without workers, which slow it down (peers_cpu)
             self.optimizer.zero_grad(set_to_none=True)
             loss = torch.nn.functional.cross_entropy(self._forward(batch), batch.y[: batch.batch_size])
-            self.timed.mark("forward")
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.timed.mark("backward")
-            self.optimizer.step()
-            self.timed.mark("step")
+            self.timed.update(loss, self.optimizer)
 
     def parts(self) -> dict[str, float]:
         return self.timed.median()
@@ -219,19 +223,15 @@ class DglTraining:
                 if i + 1 < len(self.convs):
                     x = self.dropout(torch.relu(x))
             loss = torch.nn.functional.cross_entropy(x, self.y[seeds])
-            self.timed.mark("forward")
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.timed.mark("backward")
-            self.optimizer.step()
-            self.timed.mark("step")
+            self.timed.update(loss, self.optimizer)
 
     def parts(self) -> dict[str, float]:
         return self.timed.median()
 
     def weights(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for i, conv in enumerate(self.convs):
-            found[f"{i}.lin_l.weight"] = conv.fc_neigh.weight.detach()
-            found[f"{i}.lin_l.bias"] = conv.fc_self.bias.detach()
-            found[f"{i}.lin_r.weight"] = conv.fc_self.weight.detach()
-        return found
+            weights[f"{i}.lin_l.weight"] = conv.fc_neigh.weight.detach()
+            weights[f"{i}.lin_l.bias"] = conv.fc_self.bias.detach()
+            weights[f"{i}.lin_r.weight"] = conv.fc_self.weight.detach()
+        return weights

@@ -1,10 +1,11 @@
-"""`headrace bench`: ours, peers and the limit, from one run."""
+"""`headrace bench NAME`: ours, peers and the limit, from one run."""
 
 from __future__ import annotations
 
 import dataclasses
 import json as json_module
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,30 +13,41 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.bench import BENCHES, Row, Setting
+from headrace.bench import BENCHES, Bench, Row, Setting
 from headrace.cli.options import refused, takes
 
+bench = typer.Typer(
+    name="bench",
+    help="Measure one operation beside the peers that are installed and the limit of the machine.",
+    no_args_is_help=True,
+)
 
-@takes(Setting)
-def bench(
-    name: Annotated[str, typer.Argument(help=f"what to measure: {', '.join(BENCHES)}")],
-    options: Setting,
-    json: Annotated[bool, typer.Option("--json", help="print a list of rows in place of the table")] = False,
-) -> None:
-    """Measure one operation beside the peers that are installed and the limit of the machine."""
-    if name not in BENCHES:
-        raise typer.BadParameter(f"there is no benchmark {name!r}: choose one of {', '.join(BENCHES)}")
-    log = Console(stderr=True)
-    setting = dataclasses.replace(options, progress=lambda text: log.print(f"[dim]{text} ...[/dim]"))
-    try:
-        rows = BENCHES[name](setting)
-    except (OSError, ValueError) as error:
-        raise refused(str(error), Setting) from None
-    if json:
-        json_module.dump([row.as_dict() for row in rows], sys.stdout, indent=1)
-        print()
-    else:
-        show(rows)
+
+def command(chosen: Bench) -> Callable[..., None]:
+    """The command of one benchmark, with the options that it takes."""
+
+    @takes(chosen.setting)
+    def measure(
+        options: Setting,
+        json: Annotated[bool, typer.Option("--json", help="print a list of rows in place of the table")] = False,
+    ) -> None:
+        log = Console(stderr=True)
+        setting = dataclasses.replace(options, progress=lambda text: log.print(f"[dim]{text} ...[/dim]"))
+        try:
+            rows = chosen.run(setting)
+        except (OSError, ValueError) as error:
+            raise refused(str(error), chosen.setting) from None
+        if json:
+            json_module.dump([row.as_dict() for row in rows], sys.stdout, indent=1)
+            print()
+        else:
+            show(rows)
+
+    return measure
+
+
+for _each in BENCHES.values():
+    bench.command(_each.name, help=_each.help)(command(_each))
 
 
 def show(rows: list[Row]) -> None:

@@ -1,4 +1,7 @@
-"""Whether the advisor chooses well: training steps of what it chose, and of every other way that it costed, on ten graphs."""
+"""Whether the advisor chooses well: training steps of what it chose, and of every other way that it costed, on ten graphs.
+
+On a GPU the kernels of each width are compared too.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headrace.bench.measure import Row
+from headrace.bench.measure import Row, needs_gpu
 from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, Graph, generate, load
 from headrace.plan import Machine, advise, probe, verify
@@ -29,12 +32,8 @@ class Case:
 
 
 def run(setting: Setting) -> list[Row]:
-    """On the CPU."""
-    return measure(setting, "cpu")
-
-
-def measure(setting: Setting, device: str) -> list[Row]:
     """A row per graph: the chosen way to train, the best and the worst of all that were costed; and how often it was good."""
+    device = setting.device if setting.device == "cpu" else needs_gpu().type
     with threads_of(setting.threads if device == "cpu" else torch.get_num_threads()):
         return _measure(setting, device)
 
@@ -42,7 +41,7 @@ def measure(setting: Setting, device: str) -> list[Row]:
 def _measure(setting: Setting, device: str) -> list[Row]:
     setting.progress("measuring the machine")
     machine = probe(device)
-    rows, near = [], 0
+    rows, good_choices = [], 0
     for case in CASES:
         try:
             data = case.make()
@@ -52,11 +51,9 @@ def _measure(setting: Setting, device: str) -> list[Row]:
         setting.progress(f"planning {case.model} on {case.name}")
         row, good = _row(case, data, device, machine, setting)
         rows.append(row)
-        near += good
-    rows.append(
-        Row("advise", f"{near} of {len(rows)} graphs", "choices within a tenth of the best", "share", near / max(len(rows), 1))
-    )
-    return rows
+        good_choices += good
+    share = good_choices / max(len(rows), 1)
+    return [*rows, Row(f"{good_choices} of {len(rows)} graphs", "choices within a tenth of the best", "share", share)]
 
 
 def _row(case: Case, data: Dataset, device: str, machine: Machine, setting: Setting) -> tuple[Row, bool]:
@@ -71,20 +68,20 @@ def _row(case: Case, data: Dataset, device: str, machine: Machine, setting: Sett
         input_dropout=0.0,
         machine=machine,
     )
-    found = verify(plan, data, repeats=setting.repeats, every=True, progress=setting.progress)
-    steps = [row for row in found.rows if row.what == "step"]
-    best, worst = found.best(), max(steps, key=lambda row: row.measured)
+    verified = verify(plan, data, repeats=setting.repeats, every=True, progress=setting.progress)
+    steps = [row for row in verified.rows if row.what == "step"]
+    best, worst = verified.best(), max(steps, key=lambda row: row.measured)
     others = {f"best of {len(steps)}: {best.name}": best.measured, f"worst: {worst.name}": worst.measured}
-    for what in sorted({row.what for row in found.rows} - {"step"}):
-        chosen = next(row for row in found.rows if row.what == what and row.chosen)
+    for what in sorted({row.what for row in verified.rows} - {"step"}):
+        chosen = next(row for row in verified.rows if row.what == what and row.chosen)
         others |= {
             f"{what}, chosen: {chosen.name}": chosen.measured,
-            f"{what}, best: {found.best(what).name}": found.best(what).measured,
+            f"{what}, best: {verified.best(what).name}": verified.best(what).measured,
         }
     others["predicted"] = plan.step.seconds
-    setting.progress(f"{case.name}: {found.worst_ratio:.2f} x the best{'' if found.within else f', above {NEAR:g}'}")
+    setting.progress(f"{case.name}: {verified.worst_ratio:.2f} x the best{'' if verified.within else f', above {NEAR:g}'}")
     named = f"{case.name}, {case.model} {'-'.join(map(str, plan.workload.dims))}: {plan.configuration}"
-    return Row("advise", named, "training step", "s", steps[0].measured, others), found.within
+    return Row(named, "training step", "s", steps[0].measured, others), verified.within
 
 
 def many_small(graphs: int, nodes: int, degree: int, *, features: int = 32) -> Dataset:

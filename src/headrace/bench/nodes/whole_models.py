@@ -152,8 +152,8 @@ def _cached_edge_index(case: Case, data: Dataset, device: torch.device, precisio
     edges, weight = _edges(case, data, device)
     by_target = torch.argsort(edges[1], stable=True)  # the loops that the norm added come last
     nodes = data.num_nodes
-    made = EdgeIndex(edges[:, by_target], sparse_size=(nodes, nodes), sort_order="col").fill_cache_()
-    return made, None if weight is None else weight[by_target]
+    cached = EdgeIndex(edges[:, by_target], sparse_size=(nodes, nodes), sort_order="col").fill_cache_()
+    return cached, None if weight is None else weight[by_target]
 
 
 def _sparse(case: Case, data: Dataset, device: torch.device, precision: Precision) -> tuple[Any, Any]:
@@ -177,9 +177,9 @@ FORMS: dict[str, Callable[[Case, Dataset, torch.device, Precision], tuple[Any, A
 }
 
 
-def check_losses(found: list[float], expected: list[float], who: str, *, precision: Precision = "fp32") -> None:
+def check_losses(losses: list[float], expected: list[float], who: str, *, precision: Precision = "fp32") -> None:
     """The losses of the first steps agree, or nothing is timed."""
     tolerance = 2e-3 if precision == "fp32" else 5e-2
-    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+    for number, (a, b) in enumerate(zip(losses, expected, strict=True)):
         if not abs(a - b) <= tolerance * max(abs(b), 0.1):
             raise RuntimeError(f"in step {number} the loss of {who} is {a:.5f} and ours is {b:.5f}: nothing is timed")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace.bench.measure import Row, rate_row, time_in_turn
-from headrace.bench.setting import FANOUTS, Setting
+from headrace.bench.setting import FANOUTS, Setting, features_of
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, BufferPool, Cached
 from headrace.store.cache.cached import POLICIES, Policy
@@ -21,8 +21,7 @@ _EPOCHS = 3  # over the same seeds, each with its own draws
 def run(setting: Setting) -> list[Row]:
     """A tenth of the rows cached. The limit of hits is Belady's rule over the whole trace, that of speed a bare gather."""
     data = setting.dataset()
-    if data.x is None:
-        raise ValueError("this dataset has no features to cache")
+    x = features_of(data)
     sampler = NeighborSampler(data.graph, FANOUTS[:2], threads=setting.threads)
     batches = [
         sampler.sample(seeds, epoch, j).nodes.long()
@@ -30,12 +29,12 @@ def run(setting: Setting) -> list[Row]:
         for j, seeds in enumerate(setting.seed_batches(data))
     ]
     rows = []
-    best = _hit_rate(_cached(data.x, "planned", batches, setting.threads, lookahead=len(batches)), batches, data.x)
+    best = _hit_rate(_cached(x, "planned", batches, setting.threads, lookahead=len(batches)), batches, x)
     for policy in POLICIES:
         setting.progress(f"caching by {policy}")
-        rate = _hit_rate(_cached(data.x, policy, batches, setting.threads), batches, data.x)
-        rows.append(Row("cache", f"{policy}, {_SHARE:.0%} of the rows", "hits of sampled nodes", "share", rate, {}, best))
-        rows.append(_speed(data.x, policy, batches, setting))
+        rate = _hit_rate(_cached(x, policy, batches, setting.threads), batches, x)
+        rows.append(Row(f"{policy}, {_SHARE:.0%} of the rows", "hits of sampled nodes", "share", rate, {}, best))
+        rows.append(_speed(x, policy, batches, setting))
     return rows
 
 
@@ -75,6 +74,4 @@ def _speed(x: Tensor, policy: Policy, batches: list[Tensor], setting: Setting) -
     runs: dict[str, Callable[[], object]] = {"ours": ours, "limit": bare, "not cached, in memory": uncached}
     seconds = time_in_turn(runs, repeats=setting.repeats)
     work = dict.fromkeys(runs, sum(map(len, batches)) / 1e6)
-    return rate_row(
-        "cache", f"{policy}, {setting.threads} thread{'s' * (setting.threads > 1)}", "rows through the cache", "M/s", work, seconds
-    )
+    return rate_row(f"{policy}, {setting.threads_named}", "rows through the cache", "M/s", work, seconds)

@@ -1,0 +1,1 @@
+"""Benchmarks of single operations: sampling, gathering, caching, sums over neighbors and attention."""
