@@ -32,7 +32,7 @@ from headrace.train.links.data import LinkData
 from headrace.train.links.link import make_trainer
 from headrace.train.links.memory import slot_bytes
 from headrace.train.links.recipe import LinkRecipe
-from headrace.train.links.row_optimizer import RowOptimizer
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.loop import Trainer
 from headrace.train.options import option
 from headrace.train.watch import StepEvent

@@ -18,8 +18,8 @@ _AHEAD = 1  # rounds of the next step that are asked for while this one is train
 class RemoteBatches:
     """The batches of this rank with their rows, from batch `first` of an epoch of `batches` on.
 
-    An exchange needs all ranks, so in a round of which this rank has no batch it asks for no rows. It does so ahead of time: whenever
-    a step ends, all ranks have asked for the same rounds, and all of them may stop there.
+    An exchange needs all ranks, so in a round of which this rank has no batch it asks for no rows. It does so ahead of time:
+    whenever a step ends, all ranks have asked for the same rounds, and all of them may stop there.
     """
 
     def __init__(self, loader: Iterator[Batch], remote: Remote, shard: Shard, *, batches: int, first: int) -> None:
