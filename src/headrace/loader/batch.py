@@ -18,21 +18,10 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-@dataclass(eq=False)
-class Batch:
-    """A sample with its rows and labels.
-
-    `x` is gathered when it is first asked for, unless the loader gathers ahead. A model that reads rows by global id
-    (`kernels.aggregate(..., ids=batch.n_id)`) never asks.
-    """
+class SampleFields:
+    """The fields of `sample` under the names that PyG gives them."""
 
     sample: Sample
-    input_id: Tensor  # position of each seed among the loader's input nodes (the node itself, if they were a mask)
-    rows: Store | None = None
-    labels: Store | None = None
-    index: int = 0  # of the batch in its epoch
-    graph: Graph | None = None  # that was sampled
-    seed_time: Tensor | None = None  # [batch_size], where sampling was by time
 
     @property
     def n_id(self) -> Tensor:
@@ -53,6 +42,23 @@ class Batch:
     def blocks(self) -> tuple[Block, ...]:
         """One block per hop, the seeds' first; a model walks them from the last to the first."""
         return self.sample.blocks
+
+
+@dataclass(eq=False)
+class Batch(SampleFields):
+    """A sample with its rows and labels.
+
+    `x` is gathered when it is first asked for, unless the loader gathers ahead. A model that reads rows by global id
+    (`kernels.aggregate(..., ids=batch.n_id)`) never asks.
+    """
+
+    sample: Sample
+    input_id: Tensor  # position of each seed among the loader's input nodes (the node itself, if they were a mask)
+    rows: Store | None = None
+    labels: Store | None = None
+    index: int = 0  # of the batch in its epoch
+    graph: Graph | None = None  # that was sampled
+    seed_time: Tensor | None = None  # [batch_size], where sampling was by time
 
     @property
     def batch_size(self) -> int:
@@ -124,7 +130,7 @@ class Batch:
         return f"Batch({self.index}, {self.sample})"
 
 
-class MovedBatch:
+class MovedBatch(SampleFields):
     """A batch on another device: each part is moved when it is first asked for, and kept."""
 
     def __init__(self, batch: Batch, device: torch.device) -> None:
@@ -147,30 +153,12 @@ class MovedBatch:
         return self.batch.sample.to(self.device)
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
-        return self.sample.blocks
-
-    @property
-    def n_id(self) -> Tensor:
-        return self.sample.nodes
-
-    @property
-    def e_id(self) -> Tensor | None:
-        return self.sample.edge_id
-
-    @property
     def input_id(self) -> Tensor:
         return self.batch.input_id
 
     @cached_property
-    def tree(self) -> Tensor | None:
-        tree: Tensor | None = getattr(self.batch, "tree", None)
-        return None if tree is None else tree.to(self.device)
-
-    @cached_property
     def seed_time(self) -> Tensor | None:
-        time: Tensor | None = getattr(self.batch, "seed_time", None)
-        return None if time is None else time.to(self.device)
+        return None if self.batch.seed_time is None else self.batch.seed_time.to(self.device)
 
     @cached_property
     def degree(self) -> Tensor:
