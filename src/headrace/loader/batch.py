@@ -122,9 +122,9 @@ class Batch(SampleFields):
         return self if torch.device(device).type == self.n_id.device.type else MovedBatch(self, torch.device(device))
 
     def tensors(self) -> list[Tensor]:
-        """What this batch alone holds."""
-        found = [*vars(self.sample).values(), *vars(self).values()]
-        return [value for value in found if isinstance(value, Tensor)]
+        """The tensors that belong to this batch alone."""
+        values = [*vars(self.sample).values(), *vars(self).values()]
+        return [value for value in values if isinstance(value, Tensor)]
 
     def __repr__(self) -> str:
         return f"Batch({self.index}, {self.sample})"
@@ -138,18 +138,18 @@ class MovedBatch(SampleFields):
         self.table = None
 
     def to(self, device: str | torch.device) -> Batch | MovedBatch:
-        """The batch on a device: itself, if it is there."""
+        """The batch on a device: this one, if that is its device."""
         return self if torch.device(device).type == self.device.type else self.batch.to(device)
 
     def tensors(self) -> list[Tensor]:
-        """What has been moved, and what the batch held before."""
-        found = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        """The tensors that have been moved, and those of the batch before."""
+        moved = [value for value in vars(self).values() if isinstance(value, Tensor)]
         if "sample" in self.__dict__:
-            found += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
-        return found + self.batch.tensors()
+            moved += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
+        return moved + self.batch.tensors()
 
     @cached_property
-    def sample(self) -> Sample:
+    def sample(self) -> Sample:  # type: ignore[override]  # moved when it is first asked for
         return self.batch.sample.to(self.device)
 
     @property
@@ -184,7 +184,7 @@ class MovedBatch(SampleFields):
 
 
 def rows_of(store: Store, ids: Tensor) -> Tensor:
-    """Rows of a store for ids that are known to be good. For ids on a GPU they come there, wherever the store gathers."""
+    """Rows of a store for ids that are known to be valid. For ids on a GPU the rows are moved to it, wherever the store gathers."""
     where = getattr(store, "device", torch.device("cpu"))
     if where == ids.device or ids.device.type == "cpu":
         return store.gather(ids, check=False)
@@ -192,6 +192,6 @@ def rows_of(store: Store, ids: Tensor) -> Tensor:
 
 
 def _is_on(rows: Store, device: torch.device) -> bool:
-    """Whether gathers of a store end on this device."""
+    """Whether a store gathers rows to this kind of device."""
     where: torch.device | None = getattr(rows, "device", None)
     return where is not None and where.type == device.type
