@@ -8,11 +8,8 @@ from headrace.loader import HeteroLinkBatch, LinkNeighborLoader
 from headrace.sample import NegativeSampler
 
 pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+from pyg_cases import link_loader
 from test_hetero_loader import CITES, WRITES, assert_same, make_data
-from torch_geometric.loader import LinkLoader
-from torch_geometric.sampler import NegativeSampling as PygNegativeSampling
-
-from headrace.sample.pyg import PygSampler
 
 POSITIONS = torch.tensor([3, 17, 40, 41, 99])
 
@@ -27,23 +24,6 @@ def draws(data, edge_type, how):
     return NegativeSampler(how, **sizes, seed=5).sample(data[edge_type].edge_index[0, POSITIONS], 0, 11)
 
 
-def pyg_loader(data, *, how, negatives, **options):
-    """PyG's own loader, made to draw our sample and our negatives as batch 11."""
-
-    class Sampler(PygSampler):
-        def _sample(self, seeds):
-            return self.sampler.sample(seeds, 0, 11, edge_ids=True)
-
-    class Ours(PygNegativeSampling):
-        def sample(self, num_samples, endpoint, num_nodes=None):
-            drawn = getattr(negatives, endpoint)
-            assert len(drawn) == num_samples
-            return drawn
-
-    given = None if how is None else Ours(how["mode"], how["amount"])
-    return LinkLoader(data, Sampler(data, [4, 3], seed=5), neg_sampling=given, **options)
-
-
 @pytest.mark.parametrize("edge_type", [WRITES, CITES], ids=["two types", "one type"])
 @pytest.mark.parametrize("mode", [None, "binary", "triplet"])
 @pytest.mark.parametrize("amount", [1, 2])
@@ -52,14 +32,14 @@ def test_fields_are_those_of_pygs_loader_for_the_same_draws(data, edge_type, mod
     for chosen in (edge_type, (edge_type, data[edge_type].edge_index[:, :100])):
         ours = LinkNeighborLoader(data, [4, 3], chosen, neg_sampling=how, seed=5)(POSITIONS, batch=11)
         drawn = None if how is None else draws(data, edge_type, how)
-        assert_same(ours, pyg_loader(data, how=how, negatives=drawn, edge_label_index=chosen)(POSITIONS))
+        assert_same(ours, link_loader(data, 11, how=how, negatives=drawn, edge_label_index=chosen)(POSITIONS))
 
 
 def test_labels_are_handed_out(data):
     options = {"edge_label_index": WRITES, "edge_label": torch.arange(900) % 3}
     ours = LinkNeighborLoader(data, [4, 3], neg_sampling="binary", seed=5, **options)(POSITIONS, batch=11)
     how = {"mode": "binary", "amount": 1}
-    assert_same(ours, pyg_loader(data, how=how, negatives=draws(data, WRITES, how), **options)(POSITIONS))
+    assert_same(ours, link_loader(data, 11, how=how, negatives=draws(data, WRITES, how), **options)(POSITIONS))
 
 
 def test_a_hetero_graph_gives_the_same_links(data):

@@ -12,6 +12,7 @@ from headrace.sample import HeteroSampler
 
 pytest.importorskip("torch_geometric", reason="needs torch-geometric")
 import torch_geometric.typing as pyg_typing
+from pyg_cases import assert_same_fields, assert_transforms_are_called
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader as PygLoader
 from torch_geometric.loader import NodeLoader
@@ -55,15 +56,7 @@ def assert_same(ours, theirs):
     assert type(ours) is type(theirs)
     assert ours.metadata() == theirs.metadata()
     for a, b in zip([ours._global_store, *ours.stores], [theirs._global_store, *theirs.stores], strict=True):
-        assert set(a.keys()) == set(b.keys())
-        for field in b.keys():  # noqa: SIM118 - PyG's method
-            x, y = a[field], b[field]
-            assert type(x) is type(y), field
-            if isinstance(y, torch.Tensor):
-                assert x.dtype == y.dtype, field
-                assert torch.equal(x, y), field
-            else:
-                assert x == y, field
+        assert_same_fields(a, b)
 
 
 @pytest.mark.parametrize("given", ["indices", "mask", "all"])
@@ -155,21 +148,12 @@ def test_threads_staleness_and_resuming_change_nothing(data):
 
 
 def test_transforms_see_what_pyg_shows_them(data):
-    seen = []
+    def loader(**transforms):
+        return NeighborLoader(data, [3], "paper", batch_size=100, **transforms)
 
-    def on_output(output):
-        seen.append(type(output).__name__)
-        return output
-
-    def on_batch(batch):
-        batch["paper"].transformed = True
-        return batch
-
-    loader = NeighborLoader(data, [3], "paper", batch_size=100, transform=on_batch, transform_sampler_output=on_output)
-    assert all(batch["paper"].transformed for batch in loader)
-    assert seen == ["HeteroSamplerOutput"] * 2
-    assert loader.memory().peak > 0
-    assert [stage.name for stage in loader.stage_times] == ["sample", "rows", "consumer"]
+    used = assert_transforms_are_called(loader, lambda batch: batch["paper"], output="HeteroSamplerOutput")
+    assert used.memory().peak > 0
+    assert [stage.name for stage in used.stage_times] == ["sample", "rows", "consumer"]
 
 
 def test_pygs_numbers_of_neighbors_are_understood(data):

@@ -179,31 +179,12 @@ def pyg_data():
     )
 
 
-def pyg_loader(data, number, *, how, negatives, **options):
-    """PyG's own loader, made to draw our sample and our negatives as batch `number`."""
-    from torch_geometric.loader import LinkLoader
-    from torch_geometric.sampler import NegativeSampling as PygNegativeSampling
-
-    from headrace.sample.pyg import PygSampler
-
-    class Sampler(PygSampler):
-        def _sample(self, seeds):
-            return self.sampler.sample(seeds.contiguous(), 0, number, edge_ids=True)
-
-    class Ours(PygNegativeSampling):
-        def sample(self, num_samples, endpoint, num_nodes=None):
-            drawn = getattr(negatives, endpoint)
-            assert len(drawn) == num_samples
-            return drawn
-
-    given = None if how is None else Ours(how["mode"], how["amount"])
-    return LinkLoader(data, Sampler(data, [4, 3], seed=5), neg_sampling=given, **options)
-
-
 @pytest.mark.parametrize(("mode", "label"), [(None, False), (None, True), ("binary", False), ("binary", True), ("triplet", False)])
 @pytest.mark.parametrize("amount", [1, 2])
 def test_fields_are_those_of_pygs_loader_for_the_same_draws(mode, amount, label):
     pyg()
+    from pyg_cases import assert_same_fields, link_loader
+
     data, positions = pyg_data(), torch.tensor([3, 17, 40, 41, 99])
     how = None if mode is None else {"mode": mode, "amount": amount}
     edges = data.edge_index[:, :100]
@@ -212,16 +193,7 @@ def test_fields_are_those_of_pygs_loader_for_the_same_draws(mode, amount, label)
     drawn = None
     if how is not None:
         drawn = NegativeSampler(how, num_src=300, num_dst=300, seed=5).sample(edges[0, positions], 0, 11)
-    theirs = pyg_loader(data, 11, how=how, negatives=drawn, **options)(positions)
-    assert set(ours.keys()) == set(theirs.keys())
-    for field in theirs.keys():  # noqa: SIM118 - PyG's method
-        a, b = getattr(ours, field), getattr(theirs, field)
-        assert type(a) is type(b), field
-        if isinstance(b, torch.Tensor):
-            assert a.dtype == b.dtype, field
-            assert torch.equal(a, b), field
-        else:
-            assert a == b, field
+    assert_same_fields(ours, link_loader(data, 11, how=how, negatives=drawn, **options)(positions))
 
 
 def test_pygs_own_settings_and_ratio_are_understood():

@@ -216,12 +216,10 @@ def test_nodes_with_times_are_seeds_at_their_own(pyg):
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_adj_t_is_sampled_by_weight_and_time(pyg):
+    from pyg_cases import by_adjacency
     from torch_geometric.data import Data
 
-    order = pyg.edge_index[1].argsort(stable=True)
-    src, dst = pyg.edge_index[:, order]
-    indptr = torch.searchsorted(dst.contiguous(), torch.arange(501))
-    adjacency = torch.sparse_csr_tensor(indptr, src, torch.ones(4_000), (500, 500), check_invariants=False)
+    adjacency, order = by_adjacency(pyg.edge_index, torch.ones(4_000), 500)
     data = Data(x=pyg.x, adj_t=adjacency, time=pyg.time)
     options = {"time_attr": "time", "batch_size": 30, "seed": 4}
     batch = next(iter(NeighborLoader(data, [5], torch.arange(30), **options)))

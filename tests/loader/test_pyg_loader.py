@@ -8,6 +8,7 @@ import torch
 
 torch_geometric = pytest.importorskip("torch_geometric", reason="needs torch-geometric")
 import torch_geometric.typing as pyg_typing  # noqa: E402
+from pyg_cases import assert_same_fields, assert_transforms_are_called, by_adjacency  # noqa: E402
 from torch_geometric.data import Data  # noqa: E402
 from torch_geometric.loader import LinkNeighborLoader, NodeLoader  # noqa: E402
 from torch_geometric.loader import NeighborLoader as PygLoader  # noqa: E402
@@ -37,18 +38,6 @@ def data() -> Data:
     )
 
 
-def assert_same(ours: Data, theirs: Data) -> None:
-    assert set(ours.keys()) == set(theirs.keys())
-    for field in theirs.keys():  # noqa: SIM118 - PyG's method
-        a, b = getattr(ours, field), getattr(theirs, field)
-        if isinstance(b, torch.Tensor):
-            assert a.dtype == b.dtype, field
-            assert torch.equal(a, b), field
-        else:
-            assert type(a) is type(b), field
-            assert a == b, field
-
-
 @pytest.mark.parametrize("given", ["indices", "mask", "all"])
 @pytest.mark.parametrize("replace", [False, True])
 def test_fields_are_those_of_pygs_loader_for_the_same_sample(data, given, replace):
@@ -60,7 +49,7 @@ def test_fields_are_those_of_pygs_loader_for_the_same_sample(data, given, replac
     for index, batch in enumerate(theirs):
         positions = torch.arange(index * 32, min((index + 1) * 32, count))
         number = zlib.crc32(ours.seeds.nodes[positions].numpy().data)  # the number the adapter gives this batch
-        assert_same(ours(positions, batch=number), batch)
+        assert_same_fields(ours(positions, batch=number), batch)
         assert all(field in batch for field in NODE_FIELDS + EDGE_FIELDS + BATCH_FIELDS)
 
 
@@ -68,7 +57,7 @@ def test_data_without_features_labels_or_attributes(data):
     bare = Data(edge_index=data.edge_index, num_nodes=500)
     theirs = NodeLoader(bare, PygSampler(bare, [3]), input_nodes=torch.arange(8), batch_size=8)
     number = zlib.crc32(torch.arange(8).numpy().data)
-    assert_same(NeighborLoader(bare, [3], torch.arange(8), batch_size=8)(range(8), batch=number), next(iter(theirs)))
+    assert_same_fields(NeighborLoader(bare, [3], torch.arange(8), batch_size=8)(range(8), batch=number), next(iter(theirs)))
 
 
 def test_batches_are_the_subgraph_they_say(data):
@@ -95,21 +84,10 @@ def test_all_neighbors_are_the_neighborhood_by_brute_force(data):
 
 
 def test_transforms_see_what_pyg_shows_them(data):
-    seen = []
+    def loader(**transforms):
+        return NeighborLoader(data, [3], input_nodes=torch.arange(10), batch_size=5, **transforms)
 
-    def on_output(output):
-        seen.append(type(output).__name__)
-        return output
-
-    def on_batch(batch):
-        batch.transformed = True
-        return batch
-
-    loader = NeighborLoader(
-        data, [3], input_nodes=torch.arange(10), batch_size=5, transform=on_batch, transform_sampler_output=on_output
-    )
-    assert all(batch.transformed for batch in loader)
-    assert seen == ["SamplerOutput"] * 2
+    assert_transforms_are_called(loader, lambda batch: batch, output="SamplerOutput")
 
 
 def test_trim_to_layer_takes_the_hops_as_pyg_orders_them(data):
@@ -139,14 +117,11 @@ def test_a_dataset_batch_turns_into_the_same_data():
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_adj_t_works_as_well(data):
-    order = data.edge_index[1].argsort(stable=True)
-    src, dst = data.edge_index[:, order]
-    indptr = torch.searchsorted(dst.contiguous(), torch.arange(501))
-    adjacency = torch.sparse_csr_tensor(indptr, src, torch.arange(4000.0), (500, 500), check_invariants=False)
+    adjacency, order = by_adjacency(data.edge_index, torch.arange(4000.0), 500)
     with_adjacency = Data(x=data.x, adj_t=adjacency)
     batch = next(iter(NeighborLoader(with_adjacency, [-1], input_nodes=torch.arange(20), batch_size=20)))
     assert torch.equal(batch.x, data.x[batch.n_id])
-    wanted = torch.stack([src, dst])[:, batch.e_id]
+    wanted = data.edge_index[:, order][:, batch.e_id]
     assert torch.equal(torch.stack([batch.n_id[batch.adj_t.col_indices()], wanted[1]]), wanted)
     assert torch.equal(batch.adj_t.values(), batch.e_id.float())
 

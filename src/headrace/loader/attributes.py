@@ -48,9 +48,9 @@ class Attributes:
 
     def graph_of(self, data: Dataset | Graph) -> Graph:
         """The graph of a dataset, in order of time where it is sampled by time."""
-        for name, given, only in (("weight_attr", self.weight_attr, "weight"), ("time_attr", self.time_attr, "time")):
-            if given not in (None, only):
-                raise ValueError(f"{name} must be {only!r}, which stands for graph.{only}, not {given!r}")
+        for name, attribute, only in (("weight_attr", self.weight_attr, "weight"), ("time_attr", self.time_attr, "time")):
+            if attribute not in (None, only):
+                raise ValueError(f"{name} must be {only!r}, which stands for graph.{only}, not {attribute!r}")
         graph = data.graph if isinstance(data, Dataset) else data
         return graph if self.strategy is None else graph.sorted_by_time()
 

@@ -154,7 +154,7 @@ class Loader(ABC):
         return self._times
 
     def memory(self) -> PoolUse:
-        """What the loader holds in buffers for batches, now and at its peak."""
+        """Bytes that the loader holds in buffers for batches, now and at the peak."""
         return self.pool.use()
 
     def _sample(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Any:
@@ -162,11 +162,11 @@ class Loader(ABC):
 
     @abstractmethod
     def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
-        """Begin with a batch; what is returned ends it. On a GPU the first launches kernels and the second waits for sizes."""
+        """Begin a batch, and return a function that finishes it: on a GPU, launch kernels now and wait for sizes then."""
 
     @abstractmethod
     def _finish(self, item: Any) -> Any:
-        """What the consumer gets of it."""
+        """Turn an item into what the consumer gets."""
 
     def _handed_over(self, result: Any) -> Any:
         """`result` as the consumer gets it: transformed, and pinned if asked for."""
@@ -184,7 +184,7 @@ def gpu_of(device: str | torch.device | None) -> torch.device | None:
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """What a batch holds for itself: ours, PyG's, or what a transform made of one."""
+    """The tensors that a batch holds: one of ours, of PyG, or whatever a transform returned."""
     if isinstance(batch, Tensor):
         return [batch]
     if callable(getattr(batch, "tensors", None)):

@@ -18,21 +18,10 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-@dataclass(eq=False)
-class Batch:
-    """A sample with its rows and labels.
-
-    `x` is gathered when it is first asked for, unless the loader gathers ahead. A model that reads rows by global id
-    (`kernels.aggregate(..., ids=batch.n_id)`) never asks.
-    """
+class SampleFields:
+    """The fields of `sample` under the names that PyG gives them."""
 
     sample: Sample
-    input_id: Tensor  # position of each seed among the loader's input nodes (the node itself, if they were a mask)
-    rows: Store | None = None
-    labels: Store | None = None
-    index: int = 0  # of the batch in its epoch
-    graph: Graph | None = None  # that was sampled
-    seed_time: Tensor | None = None  # [batch_size], where sampling was by time
 
     @property
     def n_id(self) -> Tensor:
@@ -53,6 +42,23 @@ class Batch:
     def blocks(self) -> tuple[Block, ...]:
         """One block per hop, the seeds' first; a model walks them from the last to the first."""
         return self.sample.blocks
+
+
+@dataclass(eq=False)
+class Batch(SampleFields):
+    """A sample with its rows and labels.
+
+    `x` is gathered when it is first asked for, unless the loader gathers ahead. A model that reads rows by global id
+    (`kernels.aggregate(..., ids=batch.n_id)`) never asks.
+    """
+
+    sample: Sample
+    input_id: Tensor  # position of each seed among the loader's input nodes (the node itself, if they were a mask)
+    rows: Store | None = None
+    labels: Store | None = None
+    index: int = 0  # of the batch in its epoch
+    graph: Graph | None = None  # that was sampled
+    seed_time: Tensor | None = None  # [batch_size], where sampling was by time
 
     @property
     def batch_size(self) -> int:
@@ -116,15 +122,15 @@ class Batch:
         return self if torch.device(device).type == self.n_id.device.type else MovedBatch(self, torch.device(device))
 
     def tensors(self) -> list[Tensor]:
-        """What this batch alone holds."""
-        found = [*vars(self.sample).values(), *vars(self).values()]
-        return [value for value in found if isinstance(value, Tensor)]
+        """The tensors that belong to this batch alone."""
+        values = [*vars(self.sample).values(), *vars(self).values()]
+        return [value for value in values if isinstance(value, Tensor)]
 
     def __repr__(self) -> str:
         return f"Batch({self.index}, {self.sample})"
 
 
-class MovedBatch:
+class MovedBatch(SampleFields):
     """A batch on another device: each part is moved when it is first asked for, and kept."""
 
     def __init__(self, batch: Batch, device: torch.device) -> None:
@@ -132,45 +138,27 @@ class MovedBatch:
         self.table = None
 
     def to(self, device: str | torch.device) -> Batch | MovedBatch:
-        """The batch on a device: itself, if it is there."""
+        """The batch on a device: this one, if that is its device."""
         return self if torch.device(device).type == self.device.type else self.batch.to(device)
 
     def tensors(self) -> list[Tensor]:
-        """What has been moved, and what the batch held before."""
-        found = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        """The tensors that have been moved, and those of the batch before."""
+        moved = [value for value in vars(self).values() if isinstance(value, Tensor)]
         if "sample" in self.__dict__:
-            found += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
-        return found + self.batch.tensors()
+            moved += [value for value in vars(self.sample).values() if isinstance(value, Tensor)]
+        return moved + self.batch.tensors()
 
     @cached_property
-    def sample(self) -> Sample:
+    def sample(self) -> Sample:  # type: ignore[override]  # moved when it is first asked for
         return self.batch.sample.to(self.device)
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return self.sample.blocks
-
-    @property
-    def n_id(self) -> Tensor:
-        return self.sample.nodes
-
-    @property
-    def e_id(self) -> Tensor | None:
-        return self.sample.edge_id
 
     @property
     def input_id(self) -> Tensor:
         return self.batch.input_id
 
     @cached_property
-    def tree(self) -> Tensor | None:
-        tree: Tensor | None = getattr(self.batch, "tree", None)
-        return None if tree is None else tree.to(self.device)
-
-    @cached_property
     def seed_time(self) -> Tensor | None:
-        time: Tensor | None = getattr(self.batch, "seed_time", None)
-        return None if time is None else time.to(self.device)
+        return None if self.batch.seed_time is None else self.batch.seed_time.to(self.device)
 
     @cached_property
     def degree(self) -> Tensor:
@@ -196,7 +184,7 @@ class MovedBatch:
 
 
 def rows_of(store: Store, ids: Tensor) -> Tensor:
-    """Rows of a store for ids that are known to be good. For ids on a GPU they come there, wherever the store gathers."""
+    """Rows of a store for ids that are known to be valid. For ids on a GPU the rows are moved to it, wherever the store gathers."""
     where = getattr(store, "device", torch.device("cpu"))
     if where == ids.device or ids.device.type == "cpu":
         return store.gather(ids, check=False)
@@ -204,6 +192,6 @@ def rows_of(store: Store, ids: Tensor) -> Tensor:
 
 
 def _is_on(rows: Store, device: torch.device) -> bool:
-    """Whether gathers of a store end on this device."""
+    """Whether a store gathers rows to this kind of device."""
     where: torch.device | None = getattr(rows, "device", None)
     return where is not None and where.type == device.type

@@ -139,8 +139,8 @@ class HeteroNeighborLoader(NeighborLoader):
         self._make_pool(self._typed.nbytes + (_bytes(data) if self._is_pyg else 0))
         if hasattr(num_neighbors, "get_values"):  # PyG's NumNeighbors
             num_neighbors = num_neighbors.get_values(self._typed.edge_types)
-        self.input_type, given = _input_of(input_nodes, self._typed)
-        nodes, input_id = input_nodes_of(given, self._typed.num_nodes[self.input_type], None)
+        self.input_type, which = _input_of(input_nodes, self._typed)
+        nodes, input_id = input_nodes_of(which, self._typed.num_nodes[self.input_type], None)
         self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed, Shard.of(shard))
         self.sampler: Any = HeteroSampler(
             self._typed, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool
@@ -175,11 +175,11 @@ class HeteroNeighborLoader(NeighborLoader):
         return f"NeighborLoader({self._typed}, batches={len(self)})"
 
 
-def _input_of(given: Any, graph: HeteroGraph) -> tuple[str, Any]:
+def _input_of(input_nodes: Any, graph: HeteroGraph) -> tuple[str, Any]:
     """The node type of the input nodes, and which of them."""
-    kind, which = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
+    kind, which = input_nodes if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2 else (input_nodes, None)
     if not isinstance(kind, str) or kind not in graph.num_nodes:
-        raise ValueError(f"input_nodes must name one of the node types {graph.node_types}, alone or with ids, not {given!r}")
+        raise ValueError(f"input_nodes must name one of the node types {graph.node_types}, alone or with ids, not {input_nodes!r}")
     return kind, which
 
 

@@ -47,7 +47,7 @@ class HeteroLinkNeighborLoader(LinkNeighborLoader, HeteroNeighborLoader):
         relation = self._typed.relations[self.edge_type]
         return relation.num_src, relation.num_dst, relation
 
-    def _input_edges(self, given: Any) -> Any:
+    def _input_edges(self, edge_label_index: Any) -> Any:
         if self._which is not None:
             return self._which
         if not isinstance(self.data, HeteroGraph) and "edge_index" in self.data[self.edge_type]:
@@ -72,13 +72,19 @@ class HeteroLinkNeighborLoader(LinkNeighborLoader, HeteroNeighborLoader):
         self._drop_link_fields(result[self.edge_type])
 
 
-def _edge_type_of(given: Any, edge_types: list[EdgeType]) -> tuple[EdgeType, Any]:
+def _edge_type_of(edge_label_index: Any, edge_types: list[EdgeType]) -> tuple[EdgeType, Any]:
     """The edge type of the input edges, and which of them."""
-    named, which = (given, None) if isinstance(given, tuple) and all(isinstance(part, str) for part in given) else (None, None)
-    if named is None and isinstance(given, (tuple, list)) and len(given) == 2:
-        named, which = given
+    named, which = (
+        (edge_label_index, None)
+        if isinstance(edge_label_index, tuple) and all(isinstance(part, str) for part in edge_label_index)
+        else (None, None)
+    )
+    if named is None and isinstance(edge_label_index, (tuple, list)) and len(edge_label_index) == 2:
+        named, which = edge_label_index
     # PyG also takes the two node types where only one edge type joins them.
     fits = [t for t in edge_types if named in (t, (t[0], t[2]))] if isinstance(named, tuple) else []
     if len(fits) != 1:
-        raise ValueError(f"edge_label_index must name one of the edge types {edge_types}, alone or with edges, not {given!r}")
+        raise ValueError(
+            f"edge_label_index must name one of the edge types {edge_types}, alone or with edges, not {edge_label_index!r}"
+        )
     return fits[0], which

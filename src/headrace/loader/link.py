@@ -105,17 +105,17 @@ class LinkNeighborLoader(NeighborLoader):
         return super().__iter__()
 
     def _no_nodes(self, edge_label_index: Any, data: Any) -> Any:
-        """Input nodes that are none: what there is to start from are edges."""
+        """An empty list of input nodes: this loader starts from edges."""
         return torch.empty(0, dtype=torch.int64)
 
     def _ends(self) -> tuple[int, int, Edges]:
         """How many sources and targets there may be, and the edges between them."""
         return self._graph.num_nodes, self._graph.num_nodes, self._graph
 
-    def _input_edges(self, given: Any) -> Any:
-        if given is None and self._dataset is None:
-            given = getattr(self.data, "edge_index", None)
-        return self._graph.edge_index() if given is None else given
+    def _input_edges(self, edge_label_index: Any) -> Any:
+        if edge_label_index is None and self._dataset is None:
+            edge_label_index = getattr(self.data, "edge_index", None)
+        return self._graph.edge_index() if edge_label_index is None else edge_label_index
 
     def _links(
         self, index: int, positions: Tensor, epoch: int, threads: int, *, one_type: bool = True
@@ -142,8 +142,8 @@ class LinkNeighborLoader(NeighborLoader):
     def _metadata(self, batch: Any) -> tuple[Any, ...]:
         links = batch.links
         if self.neg_sampling is not None and self.neg_sampling.mode == "triplet":
-            return self._near(batch.input_id), links.src_index, links.dst_pos_index, links.dst_neg_index, None
-        return self._near(batch.input_id), links.edge_label_index, links.edge_label, None
+            return self._on_device(batch.input_id), links.src_index, links.dst_pos_index, links.dst_neg_index, None
+        return self._on_device(batch.input_id), links.edge_label_index, links.edge_label, None
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         if self.neg_sampling is not None and self.neg_sampling.mode == "triplet":
@@ -161,9 +161,9 @@ class LinkNeighborLoader(NeighborLoader):
                 del result[name]
 
 
-def _checked(given: Any, num_src: int, num_dst: int) -> Tensor:
+def _checked(edge_label_index: Any, num_src: int, num_dst: int) -> Tensor:
     """The input edges, once every end is known to be a node.  # -> [2, edges], int64"""
-    edges = as_tensor(given, "edge_label_index")
+    edges = as_tensor(edge_label_index, "edge_label_index")
     if edges.dim() != 2 or edges.shape[0] != 2:
         raise ValueError(f"edge_label_index must have shape [2, edges], not {tuple(edges.shape)}")
     ids = as_ids(edges.flatten(), "edge_label_index", dtype=torch.int64).view(2, -1)
@@ -174,10 +174,10 @@ def _checked(given: Any, num_src: int, num_dst: int) -> Tensor:
     return ids
 
 
-def _labels_of(given: Any, count: int, sampling: NegativeSampling | None) -> Tensor | None:
-    if given is None:
+def _labels_of(edge_label: Any, count: int, sampling: NegativeSampling | None) -> Tensor | None:
+    if edge_label is None:
         return None
-    label = as_tensor(given, "edge_label")
+    label = as_tensor(edge_label, "edge_label")
     if label.dim() == 0 or len(label) != count:
         raise ValueError(f"edge_label has shape {tuple(label.shape)} for {count} edges")
     if sampling is None:

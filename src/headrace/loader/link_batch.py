@@ -36,7 +36,7 @@ class Links:
         return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
     def tensors(self) -> list[Tensor]:
-        """Those that are set."""
+        """The tensors of the fields that are set."""
         return [value for value in vars(self).values() if isinstance(value, Tensor)]
 
 
@@ -94,7 +94,7 @@ class LinkBatch(Batch, LinkFields):
         return self if torch.device(device).type == self.n_id.device.type else MovedLinkBatch(self, torch.device(device))
 
     def tensors(self) -> list[Tensor]:
-        """What this batch alone holds."""
+        """The tensors that belong to this batch alone."""
         return super().tensors() + self.links.tensors()
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class MovedLinkBatch(MovedBatch, LinkFields):
         self.links = batch.links.to(device)
 
     def tensors(self) -> list[Tensor]:
-        """What has been moved."""
+        """The tensors that have been moved, and those of the batch before."""
         return super().tensors() + self.links.tensors()
 
 
@@ -122,9 +122,10 @@ def links_of(
     sampling: NegativeSampling | None = None,
     one_type: bool = True,
 ) -> tuple[Tensor, Tensor | None, Links]:
-    """The ends of positives and of what was drawn for them, each node once, and the links as positions among these.
+    """The nodes at the ends of positives and negatives, each once, and the links as positions among these nodes.
 
-    Where sources and targets are of one type, all ends come first and there is no second; else sources, then targets.
+    Where sources and targets are of one type, the first tensor holds all ends and the second is None; else the first holds sources
+    and the second targets.
     """
     positives, binary = len(src), sampling is not None and sampling.mode == "binary"
     if negatives is not None:

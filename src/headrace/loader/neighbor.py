@@ -205,7 +205,7 @@ class NeighborLoader(Loader):
             self._stores |= stores_of(data, self.device, but=self._stores)
 
     def _place(self, how: Callable[..., NeighborSampler], mode: str) -> NeighborSampler | MixedSampler:
-        """The sampler, where it is to work."""
+        """Make the sampler for the place that `mode` names, or that is chosen."""
         if mode not in ("auto", "cpu", "uva", "gpu", "mixed"):
             raise ValueError(f"mode must be 'auto', 'cpu', 'uva', 'gpu' or 'mixed', not {mode!r}")
         if self.device is None and mode not in ("auto", "cpu"):
@@ -217,7 +217,7 @@ class NeighborLoader(Loader):
         return how(device=self.device, mode=mode)
 
     def _own_sampler(self, sampler: Sampler) -> Sampler:
-        """The user's sampler. What it returns is checked, unless it is one of ours, over a graph of this size."""
+        """Take the user's sampler. Samples are checked unless it is one of ours, which must have a graph of this size."""
         self._check_samples = not isinstance(sampler, NeighborSampler | MixedSampler)
         if isinstance(sampler, NeighborSampler | MixedSampler) and sampler.graph.num_nodes != self._graph.num_nodes:
             raise ValueError(
@@ -272,15 +272,15 @@ class NeighborLoader(Loader):
         return self._handed_over(result)
 
     def _metadata(self, batch: Any) -> tuple[Any, ...]:
-        """What PyG's samplers return beside a sample."""
-        return self._near(batch.input_id), batch.seed_time
+        """What PyG's samplers return as `metadata` of a sample."""
+        return self._on_device(batch.input_id), batch.seed_time
 
-    def _near(self, ids: Tensor) -> Tensor:
-        """Where a PyG batch has all of its fields."""
+    def _on_device(self, ids: Tensor) -> Tensor:
+        """`ids` on the device on which a PyG batch has all of its fields."""
         return ids if self.device is None else ids.to(self.device)
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
-        """The fields that PyG's loader makes of it."""
+        """Set the fields that PyG's loader makes of `metadata`."""
         result.input_id, result.seed_time = metadata
         result.batch_size = len(result.input_id)
 

@@ -23,7 +23,7 @@ class Shape:
 
     @classmethod
     def of(cls, sample: Sample, *, spare: float = 0.0) -> Shape:
-        """What a sample takes, and a share more for others like it. The seeds are given: their number has no spare."""
+        """Room for a sample, and the share `spare` more for others like it. The number of seeds is fixed: it has no spare."""
 
         def room(counts: tuple[int, ...]) -> list[int]:
             return [-(-int(n * (1 + spare)) // _ROUND) * _ROUND for n in accumulate(counts)]
@@ -32,13 +32,13 @@ class Shape:
         return cls((seeds, *(max(n, seeds) for n in room(sample.num_sampled_nodes)[1:])), tuple(room(sample.num_sampled_edges)))
 
     def holds(self, sample: Sample) -> bool:
-        """Whether a sample of as many seeds fits in."""
+        """Whether a sample fits in: it must have exactly as many seeds."""
         other = Shape.of(sample)
         pairs = (*zip(self.nodes, other.nodes, strict=True), *zip(self.edges, other.edges, strict=True))
         return sample.num_seeds == self.nodes[0] and all(mine >= theirs for mine, theirs in pairs)
 
     def union(self, other: Shape) -> Shape:
-        """Room for either."""
+        """Room for batches of either shape."""
         return Shape(tuple(map(max, self.nodes, other.nodes)), tuple(map(max, self.edges, other.edges)))
 
 
@@ -67,7 +67,7 @@ class PaddedBatch:
         )
 
     def keep_degrees(self, batch: Any) -> None:
-        """For layers that ask for them."""
+        """Make room for degrees, for layers that ask for them."""
         self.degree = torch.zeros(len(self.n_id), dtype=batch.degree.dtype, device=self.n_id.device)
 
     def fill(self, batch: Any) -> None:

@@ -51,7 +51,7 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int, 
 
 
 def filtered_hetero(data: HeteroData, out: HeteroSamplerOutput, *, pool: BufferPool, threads: int) -> HeteroData:
-    """The same for node and edge types."""
+    """`filtered` for data with node and edge types."""
     batch = copy.copy(data)
     cut = _Cut(data, pool, threads)
     edges = out.edge or {}
@@ -108,7 +108,7 @@ class _Cut:
 
 
 def _edge_index(row: Tensor, col: Tensor) -> Tensor:
-    """Rows and columns stand in one buffer already, unless a transform has replaced them."""
+    """`row` and `col` as one tensor: a view of the buffer that holds both, unless a transform has replaced them."""
     gap = (col.data_ptr() - row.data_ptr()) // 8
     if (
         row.dtype == col.dtype == torch.int64

@@ -39,7 +39,7 @@ class Seeds:
         return self.shard.count(self.num_batches)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[int, Tensor]]:
-        """(index of the batch, positions of its seeds): this rank's, in order, from place `first` of the list of all ranks on."""
+        """This rank's batches from position `first` of the list of all ranks on: (index of the batch, positions of its seeds)."""
         order = torch.arange(len(self.nodes))
         if self.shuffle:
             words = _native.random_words(self.seed, epoch, _SHUFFLE, len(self.nodes), 1)
@@ -48,30 +48,30 @@ class Seeds:
             yield index, order[index * self.batch_size : (index + 1) * self.batch_size]
 
 
-def input_nodes_of(given: Any, num_nodes: int, splits: dict[str, Tensor] | None) -> tuple[Tensor, Tensor]:
+def input_nodes_of(input_nodes: Any, num_nodes: int, splits: dict[str, Tensor] | None) -> tuple[Tensor, Tensor]:
     """Input nodes and their input ids from what PyG allows: None, a mask, indices, or a pair of a node type and those.
 
     As in PyG, the input id of a masked node is the node, of a listed one its position. A headrace `Dataset` also takes the
     name of one of its splits.
     """
-    if isinstance(given, tuple) and len(given) == 2 and (given[0] is None or isinstance(given[0], str)):
-        kind, given = given
+    if isinstance(input_nodes, tuple) and len(input_nodes) == 2 and (input_nodes[0] is None or isinstance(input_nodes[0], str)):
+        kind, input_nodes = input_nodes
         if kind is not None:
             raise ValueError(f"input_nodes names the node type {kind!r}, but this graph has only one kind of node")
-    if given is None:
+    if input_nodes is None:
         nodes = torch.arange(num_nodes)
         return nodes, nodes
-    if isinstance(given, str):
-        if not splits or given not in splits:
-            raise ValueError(f"there is no split {given!r}: input_nodes may be one of {sorted(splits or ())}")
-        given = splits[given]
-    mask = torch.as_tensor(given)
+    if isinstance(input_nodes, str):
+        if not splits or input_nodes not in splits:
+            raise ValueError(f"there is no split {input_nodes!r}: input_nodes may be one of {sorted(splits or ())}")
+        input_nodes = splits[input_nodes]
+    mask = torch.as_tensor(input_nodes)
     if mask.dtype == torch.bool:
         if mask.shape != (num_nodes,):
             raise ValueError(f"input_nodes is a mask of shape {tuple(mask.shape)} for {num_nodes} nodes")
         nodes = mask.nonzero().flatten()
         return nodes, nodes
-    nodes = as_ids(given, "input_nodes", dtype=torch.int64)
+    nodes = as_ids(input_nodes, "input_nodes", dtype=torch.int64)
     low, high = _native.id_range(nodes, 1)
     if low < 0 or high >= num_nodes:
         raise ValueError(f"input_nodes holds ids from {low} to {high}, but the graph has nodes 0 to {num_nodes - 1}")

@@ -50,7 +50,7 @@ class Shard:
         return self.ranks if self.accumulate is None else self.accumulate
 
     def total(self, batches: int) -> int:
-        """How many batches all ranks make together, of a list of so many: those cut off or repeated at its end are counted."""
+        """How many batches all ranks make together, of a list of so many: `tail` may drop or repeat some."""
         if self.tail == "empty":
             return batches
         return batches - batches % self.step_size if self.tail == "drop" else -(-batches // self.step_size) * self.step_size
@@ -60,7 +60,7 @@ class Shard:
         return -(-self.total(batches) // self.step_size)
 
     def rounds(self, batches: int, first: int = 0) -> int:
-        """How many rounds an epoch has, or what is left of it from place `first` of the list on."""
+        """How many rounds an epoch has, or what is left of it from position `first` of the list on."""
         total = self.total(batches)
         return self._round(total - 1) + 1 - self._round(first) if first < total else 0
 
@@ -78,16 +78,16 @@ class Shard:
         return (begin + within) % batches
 
     def indices(self, batches: int, first: int = 0) -> Iterator[int]:
-        """The batches of this rank, by their index in the list, from place `first` of the list on."""
+        """The batches of this rank, by their index in the list, from position `first` of the list on."""
         total, size = self.total(batches), self.step_size
         for begin in range(first - first % size, total, size):
-            for place in range(begin + self.rank, min(begin + size, total), self.ranks):
-                if place >= first:
-                    yield place % batches
+            for position in range(begin + self.rank, min(begin + size, total), self.ranks):
+                if position >= first:
+                    yield position % batches
 
-    def _round(self, place: int) -> int:
-        """The round in which a place of the list is dealt."""
-        return place // self.step_size * self._rounds_of_step + place % self.step_size // self.ranks
+    def _round(self, position: int) -> int:
+        """The round in which a position of the list is dealt."""
+        return position // self.step_size * self._rounds_of_step + position % self.step_size // self.ranks
 
     @property
     def _rounds_of_step(self) -> int:

@@ -39,7 +39,7 @@ class _Together:
         self._lock = threading.Lock()
 
     def counts(self, work: Workspace) -> list[list[int]]:
-        """Of each sample, once all are done."""
+        """The counts of each sample. Waits until all are done."""
         if self._counts is None:
             if work.done is not None:
                 work.done.synchronize()
@@ -47,7 +47,7 @@ class _Together:
         return self._counts
 
     def left_by_last(self) -> bool:
-        """One sample less needs the workspace: whether none does now."""
+        """Note that one sample no longer needs the workspace. True if it was the last one."""
         with self._lock:
             self._left -= 1
             return self._left == 0
@@ -179,7 +179,7 @@ class DeviceSampler:
         return [StartedSample(partial(finish, lane), release) for lane in range(count)]
 
     def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool, *, send: bool) -> None:
-        """All hops of all lanes at once, and before them the parameters, if they are to be sent."""
+        """Launch all hops of all lanes at once; if `send`, copy the parameters to the device first."""
         which = (bound.seeds, positions, send)
         replay = work.replays.get(which)
         if replay is not None:
@@ -203,7 +203,7 @@ class DeviceSampler:
             work.replays[which] = graph
 
     def _hops(self, lane: Lane, bound: Bound, ranks: int, positions: bool) -> None:
-        """All launches of one sample, whose sizes are bounded."""
+        """Launch the kernels of one sample whose sizes are bounded."""
         if self.disjoint:
             lane.table.fill_(-1)
             self._place(lane, "seeds", -1, bound.seeds, ranks, bound.num_nodes)
@@ -216,7 +216,7 @@ class DeviceSampler:
         self._relabel(lane, bound.num_edges, ranks, positions)
 
     def _step(self, work: Workspace, asked: Request, positions: bool) -> list[int]:
-        """One hop at a time; the counts of the sample."""
+        """Launch one hop at a time, and return the counts of the sample."""
         pending, ranks, hops, size = 1 << 29, 1 << 30, len(self.fanouts), len(asked.seeds)
         work.reserve_seeds(size)
         work.grow(size, 1)
@@ -284,7 +284,7 @@ class DeviceSampler:
         )
 
     def _place(self, lane: Lane, of: str, hop: int, count: int, ranks: int, pending: int) -> None:
-        """Cells of the hash table for seeds, nodes or edges."""
+        """Find cells of the hash table for seeds, nodes or edges."""
         if count == 0:
             return
         ids = {"seeds": lane.params[HEAD:], "nodes": lane.nodes}.get(of, lane.raw)

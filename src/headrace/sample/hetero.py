@@ -44,13 +44,13 @@ class HeteroSample:
         that hop's draws, its sources those of its source type found with them."""
         blocks: list[dict[EdgeType, Block]] = []
         for hop in range(self.num_hops):
-            made = {}
+            by_type = {}
             for edge_type, indptr in self.indptr.items():
                 targets = sum(self.num_sampled_nodes[edge_type[2]][: hop + 1])
                 sources = sum(self.num_sampled_nodes[edge_type[0]][: hop + 2])
                 edges = sum(self.num_sampled_edges[edge_type][: hop + 1])
-                made[edge_type] = Block(indptr[: targets + 1], self.indices[edge_type][:edges], sources)
-            blocks.append(made)
+                by_type[edge_type] = Block(indptr[: targets + 1], self.indices[edge_type][:edges], sources)
+            blocks.append(by_type)
         return tuple(blocks)
 
     def edge_index(self, edge_type: EdgeType, *, out: Tensor | None = None) -> Tensor:
@@ -132,9 +132,9 @@ class HeteroSampler:
         graph, workers = self.graph, self.threads if threads is None else thread_count(threads)
         if unknown := [kind for kind in seeds if kind not in graph.num_nodes]:
             raise ValueError(f"seeds has the node types {unknown}, but the graph has only {graph.node_types}")
-        given = [self._checked(kind, seeds.get(kind, ())) for kind in graph.node_types]
+        ids = [self._checked(kind, seeds.get(kind, ())) for kind in graph.node_types]
         nodes, indptr, indices, positions, node_counts, edge_counts = self._native.sample(
-            given, self.pool.native, seed=self.seed, epoch=epoch, batch=batch, positions=edge_ids, threads=workers
+            ids, self.pool.native, seed=self.seed, epoch=epoch, batch=batch, positions=edge_ids, threads=workers
         )
         edge_id = None
         if positions is not None:
@@ -153,8 +153,8 @@ class HeteroSampler:
         """Memory kept between batches to find repeated nodes, over all threads that sample."""
         return self._native.workspace_bytes
 
-    def _checked(self, kind: str, given: Any) -> Tensor:
-        ids, count = as_ids(given, f"seeds[{kind!r}]", dtype=torch.int64), self.graph.num_nodes[kind]
+    def _checked(self, kind: str, seeds: Any) -> Tensor:
+        ids, count = as_ids(seeds, f"seeds[{kind!r}]", dtype=torch.int64), self.graph.num_nodes[kind]
         low, high = _native.id_range(ids, 1)
         if low < 0 or high >= count:
             at = first_outside(ids, 0, count)
@@ -166,21 +166,21 @@ class HeteroSampler:
         return positions if own is None else gather(own, positions, out=self.pool.empty(positions.shape, own.dtype), threads=1)
 
 
-def fanouts_of(given: Any, edge_types: Sequence[EdgeType]) -> dict[EdgeType, list[int]]:
+def fanouts_of(fanouts: Any, edge_types: Sequence[EdgeType]) -> dict[EdgeType, list[int]]:
     """Fanouts per edge type from one list for all, or from a dictionary with a list for each."""
-    if isinstance(given, Mapping):
-        named = {tuple(k.split("__")) if isinstance(k, str) else tuple(k): v for k, v in given.items()}
+    if isinstance(fanouts, Mapping):
+        named = {tuple(k.split("__")) if isinstance(k, str) else tuple(k): v for k, v in fanouts.items()}
         if unknown := [t for t in named if t not in edge_types]:
             raise ValueError(f"fanouts names the edge types {unknown}, but the graph has only {list(edge_types)}")
         if missing := [t for t in edge_types if t not in named]:
             raise ValueError(f"fanouts has no entry for the edge types {missing}: [0, ...] samples none of them")
-        fanouts = {t: [int(k) for k in named[t]] for t in edge_types}
+        by_type = {t: [int(k) for k in named[t]] for t in edge_types}
     else:
-        fanouts = {t: [int(k) for k in given] for t in edge_types}
-    lengths = {len(hops) for hops in fanouts.values()}
+        by_type = {t: [int(k) for k in fanouts] for t in edge_types}
+    lengths = {len(hops) for hops in by_type.values()}
     if len(lengths) > 1:
         raise ValueError(f"fanouts must have one number of hops for all edge types, not {sorted(lengths)}")
-    for edge_type, hops in fanouts.items():
+    for edge_type, hops in by_type.items():
         if not hops or len(hops) > 255 or min(hops) < -1:
             raise ValueError(f"fanouts must be one number per hop, each at least 0 or -1 for all; got {hops} for {edge_type}")
-    return fanouts
+    return by_type

@@ -1,4 +1,4 @@
-"""A graph laid out for a GPU, and the sampler over it. Triton and CUDA are needed from here on, and what is missing is said."""
+"""Moves or pins a graph for a GPU, and makes the sampler over it. Raises an error where Triton or CUDA is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def gpu_of(device: torch.device | None) -> torch.device:
-    """The GPU that is meant, with its number. Raises where there is none, or nothing to program it with."""
+    """The GPU, with its number. Raises an error where there is no GPU, or no Triton."""
     chosen = device_of("cuda" if device is None else device)
     try:
         import triton  # noqa: F401
@@ -30,7 +30,7 @@ def gpu_of(device: torch.device | None) -> torch.device:
 def find_place(
     graph: Graph, mode: Mode, device: str | torch.device | None, *, pinned: bool, sums: bool
 ) -> tuple[Place, torch.device]:
-    """Where to sample from `graph`, made of one that is pinned or not: asks the GPU for its free memory where that decides."""
+    """Where to sample from `graph`; `pinned` says whether the user's graph is. Asks the GPU for its free memory if that decides."""
     wanted = None if device is None else torch.device(device)
     if graph.device.type != "cpu" and wanted is not None and wanted.index not in (None, graph.device.index):
         raise ValueError(f"the graph lies on {graph.device}, but device is {str(wanted)!r}: use graph.to({str(wanted)!r})")
@@ -78,11 +78,11 @@ def device_sampler(
 
 
 def _sums(graph: Graph, threads: int, *, pinned: bool) -> Tensor:
-    """Cumulative weights where the graph lies."""
-    found = cumulative(graph, threads=threads)
+    """Cumulative weights, in memory of the kind that holds the graph."""
+    sums = cumulative(graph, threads=threads)
     try:
         if pinned:
-            pin_in_place(found, graph)
+            pin_in_place(sums, graph)
     except PinError:
-        return graph.derived("pinned cumulative weights", found.pin_memory)
-    return found
+        return graph.derived("pinned cumulative weights", sums.pin_memory)
+    return sums

@@ -27,7 +27,7 @@ class Ticket:
 
 @dataclass
 class Worker:
-    """Somewhere that samples: how many batches at a time, how long one took lately, and when those under way should be done."""
+    """A sampler that shares the list: how many batches at a time, how long one took lately, when those under way should be done."""
 
     name: str
     slots: int
@@ -47,7 +47,7 @@ class Worker:
         return self.seconds is None or self.batches < _TRIALS or now - self.last > _PATIENCE * self.seconds
 
     def measured(self, took: float, *, now: float) -> None:
-        """A batch is done. It counts alone where what was known before says little."""
+        """Note that a batch is done. Its time replaces the estimate if that is stale, and else is averaged into it."""
         new = self.seconds is None or self.stale(now - took)
         self.seconds = took if new else _MEMORY * (self.seconds or took) + (1 - _MEMORY) * took
         self.batches, self.last = self.batches + 1, now

@@ -59,21 +59,21 @@ class NegativeSampling:
         return math.ceil(positives * self.amount)
 
     @classmethod
-    def of(cls, given: Any) -> NegativeSampling | None:
+    def of(cls, settings: Any) -> NegativeSampling | None:
         """From what PyG allows: None, a mode, a dictionary of fields, or an object that has them."""
-        if given is None or isinstance(given, cls):
-            return given
-        if isinstance(given, str):
-            return cls(given)  # type: ignore[arg-type]
+        if settings is None or isinstance(settings, cls):
+            return settings
+        if isinstance(settings, str):
+            return cls(settings)  # type: ignore[arg-type]
         names = [field.name for field in fields(cls)]
-        if isinstance(given, Mapping):
-            if unknown := set(given) - set(names):
+        if isinstance(settings, Mapping):
+            if unknown := set(settings) - set(names):
                 raise ValueError(f"neg_sampling has no {sorted(map(str, unknown))}: it may have {names}")
-            values = dict(given)
-        elif hasattr(given, "mode") and hasattr(given, "amount"):
-            values = {name: getattr(given, name) for name in names if hasattr(given, name)}
+            values = dict(settings)
+        elif hasattr(settings, "mode") and hasattr(settings, "amount"):
+            values = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
         else:
-            raise TypeError(f"neg_sampling must be 'binary', 'triplet', a dictionary or a NegativeSampling, not {given!r}")
+            raise TypeError(f"neg_sampling must be 'binary', 'triplet', a dictionary or a NegativeSampling, not {settings!r}")
         values["mode"] = getattr(values.get("mode"), "value", values.get("mode"))  # PyG's enumeration
         return cls(**values)
 
@@ -126,7 +126,7 @@ class NegativeSampler:
         if not 0 <= epoch < 2**32 or not 0 <= batch < 2**64:
             raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
         positives = as_ids(src, "src", dtype=torch.int64)
-        given = positives.repeat_interleave(int(self.sampling.amount)) if self.sampling.mode == "triplet" else None
+        sources = positives.repeat_interleave(int(self.sampling.amount)) if self.sampling.mode == "triplet" else None
         edges = self._edges
         drawn, dst, left = _native.negatives(
             self.sampling.count(len(positives)),
@@ -135,7 +135,7 @@ class NegativeSampler:
             batch=batch,
             num_src=self.num_src,
             num_dst=self.num_dst,
-            src=given,
+            src=sources,
             src_cumulative=self._src_cumulative,
             dst_cumulative=self._dst_cumulative,
             indptr=None if edges is None else edges.indptr,
@@ -143,8 +143,7 @@ class NegativeSampler:
             rounds=self.sampling.rounds,
             threads=self.threads if threads is None else thread_count(threads),
         )
-        sources = given if given is not None else torch.from_numpy(drawn)
-        return Negatives(sources, torch.from_numpy(dst), left)
+        return Negatives(torch.from_numpy(drawn) if sources is None else sources, torch.from_numpy(dst), left)
 
 
 def _cumulative(weight: Any | None, nodes: int, name: str) -> Tensor | None:

@@ -156,12 +156,12 @@ class PygSampler(BaseSampler):  # type: ignore[misc]
         return hetero_output(sample, pool) if isinstance(sample, HeteroSample) else sampler_output(sample, pool)
 
     def _sample(self, seeds: Any) -> Sample | HeteroSample:
-        given = seeds if isinstance(seeds, dict) else {"": seeds}
-        given = {kind: ids.to(torch.int64).contiguous() for kind, ids in given.items()}
+        by_type = seeds if isinstance(seeds, dict) else {"": seeds}
+        by_type = {kind: ids.to(torch.int64).contiguous() for kind, ids in by_type.items()}
         number = 0
-        for ids in given.values():
+        for ids in by_type.values():
             number = zlib.crc32(ids.numpy().data, number)
-        found: Sample | HeteroSample = self.sampler.sample(
-            given if isinstance(seeds, dict) else given[""], self.epoch, number, edge_ids=True
+        sample: Sample | HeteroSample = self.sampler.sample(
+            by_type if isinstance(seeds, dict) else by_type[""], self.epoch, number, edge_ids=True
         )
-        return found
+        return sample

@@ -103,9 +103,9 @@ class SharedNegatives:
         """
         chunks = self.chunks if chunks is None else chunks
         if triples.is_cpu:
-            found = _native.numbered_edges(triples.numpy(), positions.numpy(), **self._draws(epoch, batch, chunks, ranges))
-            relation, nodes, ids, place = map(torch.from_numpy, found[:4])
-            ids = ids[: found[4]]
+            *arrays, count = _native.numbered_edges(triples.numpy(), positions.numpy(), **self._draws(epoch, batch, chunks, ranges))
+            relation, nodes, ids, place = map(torch.from_numpy, arrays)
+            ids = ids[:count]
             if ascending:
                 ids, order = ids.sort()
                 place = order.argsort()[place]
@@ -116,7 +116,7 @@ class SharedNegatives:
         return NumberedEdges(relation.contiguous(), nodes, *torch.unique(nodes, return_inverse=True))
 
     def _draws(self, epoch: int, batch: int, chunks: int, ranges: Ranges | None) -> dict[str, Any]:
-        """What a native draw is told."""
+        """The arguments of a native draw."""
         starts, before, cumulative = self._domain(ranges)
         return {
             "seed": self.seed,
@@ -133,18 +133,18 @@ class SharedNegatives:
 
     def _domain(self, ranges: Ranges | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Where the ranges start, how many nodes come before each (and in all), and the running sums of their weights."""
-        given = tuple((int(a), int(b)) for a, b in ranges) if ranges is not None else ((0, self.num_nodes),)
+        bounds = tuple((int(a), int(b)) for a, b in ranges) if ranges is not None else ((0, self.num_nodes),)
         kept = self._of_ranges
-        if kept is None or kept[0] != given:
-            given = _checked_ranges(given, self.num_nodes)
-            starts = torch.tensor([a for a, _ in given])
-            before = torch.tensor([0] + [b - a for a, b in given]).cumsum(0)
+        if kept is None or kept[0] != bounds:
+            bounds = _checked_ranges(bounds, self.num_nodes)
+            starts = torch.tensor([a for a, _ in bounds])
+            before = torch.tensor([0] + [b - a for a, b in bounds]).cumsum(0)
             cumulative = None
             if self._weight is not None:
-                cumulative = torch.cat([self._weight[a:b] for a, b in given]).cumsum(0)
+                cumulative = torch.cat([self._weight[a:b] for a, b in bounds]).cumsum(0)
                 if not float(cumulative[-1]) > 0:
-                    raise ValueError(f"all nodes of the ranges {list(given)} have weight 0: there is nothing to draw")
-            kept = self._of_ranges = (given, starts, before, cumulative)
+                    raise ValueError(f"all nodes of the ranges {list(bounds)} have weight 0: there is nothing to draw")
+            kept = self._of_ranges = (bounds, starts, before, cumulative)
         return kept[1:]
 
 

@@ -15,7 +15,7 @@ class StartedSample:
         self._sample: Sample | None = None
 
     def finish(self) -> Sample:
-        """The sample. The tensors of one on a device belong to the current stream."""
+        """Wait for the sample and return it. On a GPU its tensors belong to the current stream."""
         if self._sample is None:
             try:
                 self._sample = self._finish()

@@ -15,8 +15,8 @@ def drawable(graph: Graph) -> Graph:
     An edge of weight 0 would need a rank of its own kind in every kernel; without it a row's length is the number of edges that can
     be drawn. Edges keep their ids: `edge_id` holds the graph's own or, where it keeps none, positions in it.
     """
-    made = graph.derived("drawable by weight", lambda: _drawable(graph))
-    return graph if made is None else made
+    drawn = graph.derived("drawable by weight", lambda: _drawable(graph))
+    return graph if drawn is None else drawn
 
 
 def cumulative(graph: Graph, *, threads: int) -> Tensor:  # -> [edges], float64
@@ -31,7 +31,7 @@ def _cumulative(graph: Graph, threads: int) -> Tensor:
 
 
 def _drawable(graph: Graph) -> Graph | None:
-    """None where it is the graph as it is: one that kept itself would outlive its last user."""
+    """The graph to draw from, or None if it is `graph` itself: a graph that kept itself would never be freed."""
     if graph.weight is None:
         raise ValueError("this graph has no weights to draw by: give from_edges(..., weight=...), or weighted=False")
     if graph.weight.dim() != 1:
@@ -45,8 +45,8 @@ def _drawable(graph: Graph) -> Graph | None:
     if weight is graph.weight and bool(kept.all()):
         return None
     if graph.device.type != "cpu":
-        here = graph.to("cpu")
-        return (_drawable(here) or here).to(graph.device)
+        in_memory = graph.to("cpu")
+        return (_drawable(in_memory) or in_memory).to(graph.device)
     if bool(kept.all()):
         return Graph(graph.indptr, graph.indices, **_beside(graph, weight, slice(None)))
     graph.validate()

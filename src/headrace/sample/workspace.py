@@ -120,7 +120,7 @@ class Workspace:
         return self.arrays[name]
 
     def reserve(self, bound: Bound) -> int:
-        """Room for the largest samples; the number of ranks that the nodes and edges of one have."""
+        """Make room for the largest samples. Returns how many ranks the nodes and edges of one sample have."""
         self.reserve_seeds(bound.seeds)
         self.grow(bound.num_nodes, bound.num_edges)
         if self.base + (self.lanes + 1) * (self.nodes_room + self.edges_room) > STAMPS or self.tag >= _TAGS:
@@ -141,7 +141,7 @@ class Workspace:
         self.base = self.tag = 0
 
     def grow(self, nodes: int, edges: int) -> bool:
-        """More room, keeping what is there, but for a hash table that became too small: True if a new one, empty, was made."""
+        """Make more room and keep the contents. Returns True if a hash table became too small and an empty one replaced it."""
         if nodes > self.nodes_room or "nodes" not in self.arrays:
             self.nodes_room = nodes
             self._grown("nodes", nodes, self.id_type)
@@ -178,7 +178,7 @@ class Workspace:
             new[..., : old.shape[-1]] = old[..., : new.shape[-1]]
 
     def write(self, requests: Sequence[Request], *, ranks: int) -> bool:
-        """Parameters, seeds and times: to the device, or, if all come from the host, to its buffer: True, and `send` is due."""
+        """Write parameters, seeds and times to the device. If all are on the host, write its buffer: True, and `send` is due."""
         heads, far, params = [], [], self.host_params.numpy()
         for lane in range(self.lanes):
             asked = requests[lane] if lane < len(requests) else _NONE
@@ -203,7 +203,7 @@ class Workspace:
         return False
 
     def send(self, *, times: bool) -> None:
-        """The host's buffer to the device, whatever is in it: a copy that a replay can repeat."""
+        """Copy the host's buffer to the device. A replay repeats the copy with what the buffer holds then."""
         end = self.params.shape[1] if self.lanes > 1 or times else HEAD + self.seeds  # in one piece
         self.params[:, :end].copy_(self.host_params[:, :end], non_blocking=True)
 
@@ -241,15 +241,15 @@ class Lane:
         self._work, self._number = work, number
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._work, name)
-        return found[self._number] if name in _OWN else found
+        array = getattr(self._work, name)
+        return array[self._number] if name in _OWN else array
 
     def seed_times(self, dtype: torch.dtype) -> Tensor:
         return self.params[HEAD + self.seeds :].view(dtype)  # type: ignore[no-any-return]
 
 
 class Workspaces:
-    """Workspaces of one sampler: of each number of lanes as many as were under way at a time."""
+    """Workspaces of one sampler: for each number of lanes, as many as were in use at the same time."""
 
     def __init__(self, device: torch.device, id_type: torch.dtype, *, hops: int, cells: int) -> None:
         self.device, self._id_type, self._hops, self._cells = device, id_type, hops, cells
@@ -280,5 +280,5 @@ class Workspaces:
             self._idle.append(work)
 
     def stream(self) -> torch.cuda.Stream:
-        """The one that this thread launches on."""
+        """The stream that this thread launches on."""
         return torch.cuda.current_stream(self.device)
