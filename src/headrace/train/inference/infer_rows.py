@@ -59,7 +59,7 @@ class RowsInference:
                 return MemoryTable(count, first, device=torch.device("cpu"))
             return ScratchTable(count, first.shape[1], first.dtype, folder=self.folder)
 
-        found = walk(
+        hidden = walk(
             model,
             lambda: self.features,
             chunks=chunks,
@@ -69,7 +69,7 @@ class RowsInference:
             read_ahead=True,
             ranks=self.ranks,
         )
-        return found.gather(order)
+        return hidden.gather(order)
 
     def _chunks(self, layer: nn.Module, rows: Store, ids: Tensor, among: Tensor | None) -> Iterator[Chunk]:
         """The ranges of `ids`; row i of `rows` is that of node `among[i]`, or of node i."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ class MemoryTable:
 
     def append(self, piece: Tensor) -> None:
         """Write the next rows.  # [k, width]"""
-        if len(piece) == self._count:  # it is the table: not a second one is needed
+        if len(piece) == self._count:  # it is the table: no second one is needed
             self._rows = piece.to(self._device)
             return
         if self._rows is None:
@@ -114,6 +115,17 @@ class ScratchTable(FileTable):
             return FileRows(self._path, dtype=self._file.dtype, threads=threads)
         finally:
             self._path.unlink(missing_ok=True)
+
+
+def filled(table: FileTable, pieces: Iterable[Tensor], *, threads: int = 16) -> FileRows:
+    """The table of these rows; nothing is left of it if they cannot be had or written."""
+    try:
+        for piece in pieces:
+            table.append(piece)
+        return table.rows(threads=threads)
+    except BaseException:
+        table.abandon()
+        raise
 
 
 def _existing(folder: Path | None) -> Path | None:
