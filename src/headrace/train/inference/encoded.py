@@ -80,7 +80,7 @@ class _Encoding:
     def __init__(self, rows: TrainedRows, triples: Tensor, deal: EdgeBatches, place: Path | None, *, last: int) -> None:
         self.rows, self.triples, self.deal, self.place, self.last = rows, triples, deal, place, last
         self.options, self.limit = deal.options, _piece_rows(deal.options)
-        self.device = torch.device(getattr(rows, "device", "cpu"))
+        self.device = torch.device("cpu" if place is not None else getattr(rows, "device", "cpu"))  # of tables
         self.degree = degrees_of(triples, rows.num_rows) if self.options.encoder == "gcn" else None
 
     def source(self) -> Store:

@@ -20,7 +20,17 @@ from headrace.ranks.ranks import Ranks
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, Store
 from headrace.train.inference.tables import MemoryTable, ScratchTable
-from headrace.train.inference.walk import Chunk, Inputs, Progress, Table, all_neighbors, device_of, required_layers, walk
+from headrace.train.inference.walk import (
+    Chunk,
+    Inputs,
+    Progress,
+    RowExchange,
+    Table,
+    all_neighbors,
+    device_of,
+    required_layers,
+    walk,
+)
 
 _STEP = 1 << 16  # nodes and edges looked at a time while ranges are made
 
@@ -34,9 +44,17 @@ class RowsInference:
     """
 
     def __init__(
-        self, graph: Graph, features: Store, *, memory: int, folder: Path | None = None, ranks: Ranks | None = None
+        self,
+        graph: Graph,
+        features: Store,
+        *,
+        memory: int,
+        folder: Path | None = None,
+        ranks: Ranks | None = None,
+        exchange: RowExchange | None = None,
     ) -> None:
-        self.graph, self.features, self.memory, self.folder, self.ranks = graph, features, memory, folder, ranks
+        self.graph, self.features, self.memory, self.folder = graph, features, memory, folder
+        self.ranks, self.exchange = ranks, exchange
         self.bytes_read = 0
         self._sampler = NeighborSampler(graph, [-1])
 
@@ -68,6 +86,7 @@ class RowsInference:
             progress=progress,
             read_ahead=True,
             ranks=self.ranks,
+            exchange=self.exchange,
         )
         return hidden.gather(order)
 
