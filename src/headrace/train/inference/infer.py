@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headrace._arrays import as_ids, first_outside
 from headrace.graph import Dataset, Graph
 from headrace.kernels import gather
-from headrace.ranks.ranks import Ranks
+from headrace.ranks import Ranks
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, Store
 from headrace.train.inference.tables import MappedTable, MemoryTable

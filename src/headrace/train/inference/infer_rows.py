@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.graph import Graph
-from headrace.ranks.ranks import Ranks
+from headrace.ranks import Ranks
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, Store
 from headrace.train.inference.tables import MemoryTable, ScratchTable

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace._files import put_in_place, sync
 from headrace._sizes import format_size
 from headrace.graph.io import ArrayFile
 from headrace.store import ArrayStore, FileRows
@@ -86,8 +87,9 @@ class FileTable:
 
     def rows(self, *, threads: int = 16) -> FileRows:
         """The table, once all of it is written."""
-        self._file.close()
-        os.replace(self._path, self._place)
+        self._file.close(sync=False)
+        put_in_place(self._path, self._place)
+        sync(self._place.parent)
         return FileRows(self._place, dtype=self._file.dtype, threads=threads)
 
     def abandon(self) -> None:

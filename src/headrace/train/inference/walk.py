@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headrace.kernels import gather
 from headrace.nn.structure import Structure
 from headrace.pipeline import Pipeline, Stage
-from headrace.ranks.ranks import Ranks
+from headrace.ranks import Ranks
 from headrace.sample import Block, NeighborSampler
 from headrace.store import Store
 
