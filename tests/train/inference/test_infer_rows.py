@@ -8,13 +8,7 @@ from headrace.store import FileRows
 from headrace.train import infer
 from headrace.train.inference.infer_rows import RowsInference
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(("kind", "memory"), [("sage", 1), ("sage", 40_000), ("sage", 1 << 30), ("gcn", 40_000), ("gat", 40_000)])
@@ -26,13 +20,13 @@ def test_inference_from_rows_equals_that_in_memory(tmp_path, kind, memory):
     model = hr.nn.GNN(47, 16, 3, layers=3, conv=kind, heads=4, norm="batch")
     few = torch.tensor([5, 1, 5, 499, 0], dtype=torch.int32)
     for nodes in (few, torch.arange(500)) if memory > 1 else (few,):
-        made = RowsInference(stored.graph, FileRows.of_tensor(stored.x), memory=memory, folder=folder)
+        job = RowsInference(stored.graph, FileRows.of_tensor(stored.x), memory=memory, folder=folder)
         seen: list[tuple[int, int]] = []
-        found = made(model, nodes, lambda done, total, seen=seen: seen.append((done, total)))
+        found = job(model, nodes, lambda done, total, seen=seen: seen.append((done, total)))
         torch.testing.assert_close(found, infer(model, stored, nodes), rtol=1e-4, atol=1e-5)
         assert seen[-1][0] == seen[-1][1]
     assert model.training
     assert not list(folder.iterdir())
     assert len(RowsInference(stored.graph, FileRows.of_tensor(stored.x), memory=memory)(model, few[:0])) == 0
     if memory == 1 << 30:  # with room for all, each row is read once, and those of the first node to see how wide a layer is
-        assert 500 <= made.bytes_read / (47 * 4) <= 500 + 1 + len(stored.graph.neighbors(0))
+        assert 500 <= job.bytes_read / (47 * 4) <= 500 + 1 + len(stored.graph.neighbors(0))

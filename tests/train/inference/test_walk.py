@@ -55,6 +55,37 @@ def test_ranks_get_the_bits_of_one_process(data, kind, nodes, size, narrow):
         assert seen == told
 
 
+class ThreadExchange:
+    """Rows between ranks that are threads. Only tensors of one shape can be sent."""
+
+    wire = torch.device("cpu")
+
+    def __init__(self, ranks):
+        self.ranks, self.calls = ranks, 0
+
+    def all_gather(self, phase, tensor):
+        self.calls += 1
+        tensors = self.ranks.all_gather(tensor)
+        assert phase == "inference"
+        assert len({(tuple(one.shape), one.dtype) for one in tensors}) == 1
+        return torch.cat(tensors)
+
+
+@pytest.mark.parametrize("kind", ["sage", "gat"])
+@pytest.mark.parametrize("nodes", [None, [7, 7, 499, 0, *range(90, 10, -1)], []], ids=["all", "few", "none"])
+def test_rows_go_through_an_exchange_where_there_is_one(data, kind, nodes, narrow):
+    model = new_model(kind)
+
+    def work(ranks):
+        exchange = ThreadExchange(ranks)
+        return infer(copy.deepcopy(model), data, nodes, ranks=ranks, exchange=exchange), exchange.calls
+
+    wanted = infer(model, data, nodes)
+    for rows, calls in on_every_rank(3, work):
+        assert torch.equal(rows, wanted)
+        assert (calls > 3) == (kind == "sage")  # with attention a layer is one chunk, but for few nodes
+
+
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
 @pytest.mark.parametrize("memory", [20_000, 40_000, 1 << 30])  # hidden rows in files, in memory, and all in one range
 def test_ranks_share_rows_on_disk(data, tmp_path, kind, memory):

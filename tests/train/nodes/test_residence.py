@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.train.nodes.memory import BatchSize, cache_budget, slot_budget
 from headrace.train.nodes.residence import Residence
-from headrace.train.nodes.resident_graph import resident_graph
+from headrace.train.nodes.resident_data import resident_graph
 
 
 @settings(max_examples=40, deadline=None)

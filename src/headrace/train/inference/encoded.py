@@ -1,14 +1,14 @@
 """`encode_all`: the encoded rows of all nodes, over the whole training graph, layer by layer.
 
-A layer is computed for every node before the next one begins, partition by partition and in pieces of a few megabytes of rows.
-Rows in memory become a table in memory; rows on disk are copied to a file that any row can be read from, and each layer is another
-file. All neighbors count, but of nodes with very many some are drawn, by the seed alone, which bounds a piece. A sum grows with
-the number of its terms: gin is given as many neighbors as in training.
+A layer is computed partition by partition, in chunks of a few megabytes of rows. Rows in memory become a table in memory; rows on
+disk are copied to a file that any row can be read from, and each layer is another file. All neighbors count, but of nodes with very
+many some are drawn, by the seed alone, which bounds a chunk. A sum grows with the number of its terms: gin sees as many neighbors
+as in training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from headrace.nn import GNN
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, FileRows, Store, TrainedArray, TrainedRows
 from headrace.train.inference.ranking import scan
-from headrace.train.inference.tables import FileTable, MemoryTable, ScratchTable
+from headrace.train.inference.tables import FileTable, MemoryTable, ScratchTable, filled
 from headrace.train.inference.walk import Chunk, Inputs, Progress, Table, walk
 from headrace.train.links.batches import EdgeBatches
 from headrace.train.links.memory import encoding_memory
@@ -71,7 +71,7 @@ def encode_all(
 
 def save_encoded(rows: TrainedArray, place: Path) -> None:
     """Write rows that are in memory to a file that `EncodedRows` reads."""
-    _written(FileTable(rows.num_rows, rows.width, torch.float32, place=place), (piece for _, piece in scan(rows))).close()
+    filled(FileTable(rows.num_rows, rows.width, torch.float32, place=place), (piece for _, piece in scan(rows))).close()
 
 
 class _Encoding:
@@ -80,7 +80,7 @@ class _Encoding:
     def __init__(self, rows: TrainedRows, triples: Tensor, deal: EdgeBatches, place: Path | None, *, last: int) -> None:
         self.rows, self.triples, self.deal, self.place, self.last = rows, triples, deal, place, last
         self.options, self.limit = deal.options, _piece_rows(deal.options)
-        self.device = torch.device(getattr(rows, "device", "cpu"))
+        self.device = torch.device("cpu" if place is not None else getattr(rows, "device", "cpu"))  # of tables
         self.degree = degrees_of(triples, rows.num_rows) if self.options.encoder == "gcn" else None
 
     def source(self) -> Store:
@@ -89,7 +89,7 @@ class _Encoding:
         if self.place is None:
             return _WithoutState(rows, self.device)
         copy = ScratchTable(rows.num_rows, rows.width, torch.float32, folder=self.place.parent)
-        return _written(copy, (piece for _, piece in scan(rows, limit=self.limit)))
+        return filled(copy, (piece for _, piece in scan(rows, limit=self.limit)), threads=_READERS)
 
     def table(self, number: int, first: Tensor) -> Table:
         count, width = self.rows.num_rows, first.shape[1]
@@ -126,17 +126,6 @@ class _WithoutState:
         """Rows by id.  # [n] -> [n, d]"""
         rows = self._rows.gather(ids)[0]
         return rows if out is None else out.copy_(rows)
-
-
-def _written(table: FileTable, pieces: Iterable[Tensor]) -> FileRows:
-    """A table of these rows."""
-    try:
-        for piece in pieces:
-            table.append(piece)
-        return table.rows(threads=_READERS)
-    except BaseException:
-        table.abandon()
-        raise
 
 
 def _ranges(part: RowsOfGraph, most: int, limit: int) -> Iterator[tuple[int, int]]:

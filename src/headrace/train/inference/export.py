@@ -44,7 +44,7 @@ def export(
 ) -> Exported:
     """Write what a finished run of `link` trained to `out`, in pieces: memory does not grow with the number of nodes.
 
-    Of a run with an encoder these are the encoded rows, which its decoder scores, not the rows that the encoder is given.
+    Of a run with an encoder these are the encoded rows, which its decoder scores, not the rows that the encoder reads.
 
     parquet: columns `node`, `id` (where `data` names nodes) and `embedding`, and beside it `NAME.relations.parquet` with
         `relation`, `reciprocal`, `id` and `parameters`.
@@ -91,7 +91,7 @@ class _Files:
         self._stack, self._open = stack, list[Rows | TextLines]()
 
     def aside(self, place: Path) -> Path:
-        """Where to write what is to be `place`."""
+        """The path to write to until `commit` renames it to `place`."""
         if place.exists():
             raise FileExistsError(f"{place} exists: remove it, or choose another name")
         aside = place.with_name(place.name + ".new")
@@ -151,19 +151,19 @@ def _write_relations(files: _Files, place: Path, trained: TrainedLinks, names: N
 def _lines(files: _Files, place: Path, names: Names | None, format: Format) -> TextLines | None:
     if names is None or format != "npy":
         return None
-    made = TextLines(files.aside(place.with_name(f"{place.stem}.names.txt")))
-    files.add(made)
-    return made
+    lines = TextLines(files.aside(place.with_name(f"{place.stem}.names.txt")))
+    files.add(lines)
+    return lines
 
 
 def _rows(
     files: _Files, place: Path, count: int, width: int, format: Format, names: Names | None, columns: tuple[str, str]
 ) -> Rows:
     aside = files.aside(place)
-    made: Rows
+    rows: Rows
     if format == "npy":
-        made = NpyRows(aside, count, width)
+        rows = NpyRows(aside, count, width)
     else:
-        made = ParquetRows(aside, width, columns, None if names is None else names.type)
-    files.add(made)
-    return made
+        rows = ParquetRows(aside, width, columns, None if names is None else names.type)
+    files.add(rows)
+    return rows

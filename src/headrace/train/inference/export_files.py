@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +57,21 @@ class ParquetRows:
         self._writer.close()
 
 
-class NpyRows:
+class _Written:
+    """A file that is written front to back."""
+
+    _file: IO[Any]
+
+    def close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class NpyRows(_Written):
     """A float32 array whose size is known before its rows are."""
 
     def __init__(self, path: Path, count: int, width: int) -> None:
@@ -69,16 +83,8 @@ class NpyRows:
         """Write rows behind those before.  # [n], [n, d]"""
         self._file.write(rows.contiguous().numpy().astype("<f4", copy=False).data)
 
-    def close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
 
-    def abandon(self) -> None:
-        self._file.close()
-
-
-class TextLines:
+class TextLines(_Written):
     """A name per line."""
 
     def __init__(self, path: Path) -> None:
@@ -91,11 +97,3 @@ class TextLines:
             if "\n" in text or "\r" in text:
                 raise ValueError(f"the name {text!r} has several lines, which a text of names cannot hold: use format parquet")
             self._file.write(text + "\n")
-
-    def close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def abandon(self) -> None:
-        self._file.close()

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from headrace._arrays import as_ids, first_outside
 from headrace.graph import Dataset, Graph
 from headrace.kernels import gather
-from headrace.ranks.ranks import Ranks
+from headrace.ranks import Ranks
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, Store
 from headrace.train.inference.tables import MappedTable, MemoryTable
-from headrace.train.inference.walk import Chunk, Inputs, Progress, all_neighbors, device_of, required_layers, walk
+from headrace.train.inference.walk import Chunk, Inputs, Progress, RowExchange, all_neighbors, device_of, required_layers, walk
 
 _RANGE_BYTES = 256 << 20  # of rows computed at a time
 _SEEDS = 16_384  # of the last layer, computed at a time
@@ -36,6 +36,7 @@ def infer(
     memory: int | None = None,
     progress: Progress | None = None,
     ranks: Ranks | None = None,
+    exchange: RowExchange | None = None,
 ) -> Tensor:
     """The model's rows of `nodes` (all by default), from all neighbors.  # -> [nodes, out]
 
@@ -44,7 +45,8 @@ def infer(
     memory. `progress` is told (done, of how many) rows. A model on a GPU is run there if graph and tables fit, else on the CPU.
 
     `ranks` share the work: all call with the same model, data and nodes, each computes some ranges of every layer, and all get
-    the same rows, with the bits that a single process computes. A layer that is computed in one range is one rank's work.
+    the same rows, with the bits that a single process computes. A layer of one range is computed by every rank. Rows go
+    through `exchange` (`headrace.ranks.Exchange`), or are pickled without one.
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=100, edges=600, classes=3, features=8)
@@ -61,11 +63,11 @@ def infer(
     limit = memory if memory is not None else _half_of_memory()
     if device_of(model).type != "cpu":
         try:
-            return _InMemory(model, data, wanted, last, limit).rows(progress, ranks)
+            return _InMemory(model, data, wanted, last, limit).rows(progress, ranks, exchange)
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
         model = copy.deepcopy(model).cpu()
-    return _InMemory(model, data, wanted, last, limit).rows(progress, ranks)
+    return _InMemory(model, data, wanted, last, limit).rows(progress, ranks, exchange)
 
 
 class _InMemory:
@@ -77,10 +79,19 @@ class _InMemory:
         # Few nodes are computed alone in the last layer. A sampled block has no edge weights: with them, all are computed.
         self.few = wanted is not None and 2 * len(wanted) < data.num_nodes and data.graph.weight is None
 
-    def rows(self, progress: Progress | None, ranks: Ranks | None) -> Tensor:
+    def rows(self, progress: Progress | None, ranks: Ranks | None, exchange: RowExchange | None) -> Tensor:
         """The rows that are wanted, in main memory."""
         total = sum(self._count(number) for number in range(self.last + 1))
-        table = walk(self.model, self._source, chunks=self._chunks, table=self._table, total=total, progress=progress, ranks=ranks)
+        table = walk(
+            self.model,
+            self._source,
+            chunks=self._chunks,
+            table=self._table,
+            total=total,
+            progress=progress,
+            ranks=ranks,
+            exchange=exchange,
+        )
         assert isinstance(table, ArrayStore)
         return (table.rows if self.wanted is None or self.few else gather(table.rows, self.wanted)).cpu()
 

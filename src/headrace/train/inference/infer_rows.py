@@ -16,11 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from headrace.graph import Graph
-from headrace.ranks.ranks import Ranks
+from headrace.ranks import Ranks
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, Store
 from headrace.train.inference.tables import MemoryTable, ScratchTable
-from headrace.train.inference.walk import Chunk, Inputs, Progress, Table, all_neighbors, device_of, required_layers, walk
+from headrace.train.inference.walk import (
+    Chunk,
+    Inputs,
+    Progress,
+    RowExchange,
+    Table,
+    all_neighbors,
+    device_of,
+    required_layers,
+    walk,
+)
 
 _STEP = 1 << 16  # nodes and edges looked at a time while ranges are made
 
@@ -34,9 +44,17 @@ class RowsInference:
     """
 
     def __init__(
-        self, graph: Graph, features: Store, *, memory: int, folder: Path | None = None, ranks: Ranks | None = None
+        self,
+        graph: Graph,
+        features: Store,
+        *,
+        memory: int,
+        folder: Path | None = None,
+        ranks: Ranks | None = None,
+        exchange: RowExchange | None = None,
     ) -> None:
-        self.graph, self.features, self.memory, self.folder, self.ranks = graph, features, memory, folder, ranks
+        self.graph, self.features, self.memory, self.folder = graph, features, memory, folder
+        self.ranks, self.exchange = ranks, exchange
         self.bytes_read = 0
         self._sampler = NeighborSampler(graph, [-1])
 
@@ -59,7 +77,7 @@ class RowsInference:
                 return MemoryTable(count, first, device=torch.device("cpu"))
             return ScratchTable(count, first.shape[1], first.dtype, folder=self.folder)
 
-        found = walk(
+        hidden = walk(
             model,
             lambda: self.features,
             chunks=chunks,
@@ -68,8 +86,9 @@ class RowsInference:
             progress=progress,
             read_ahead=True,
             ranks=self.ranks,
+            exchange=self.exchange,
         )
-        return found.gather(order)
+        return hidden.gather(order)
 
     def _chunks(self, layer: nn.Module, rows: Store, ids: Tensor, among: Tensor | None) -> Iterator[Chunk]:
         """The ranges of `ids`; row i of `rows` is that of node `among[i]`, or of node i."""

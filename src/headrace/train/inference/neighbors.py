@@ -1,4 +1,4 @@
-"""`neighbors`: what a trained row lies near to, and what its relation leads to; in one pass over all rows."""
+"""`neighbors`: the rows nearest to one, and the likeliest ends of its relations, in one pass over all rows."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def neighbors(
                 best[name].add(begin, scores)
             if progress is not None:
                 progress(begin + len(piece), trained.rows.num_rows)
-        found = {name: [(n, s) for n, s in one.found() if s > -torch.inf] for name, one in best.items()}
-        wanted = [node, *(n for pairs in found.values() for n, _ in pairs)]
+        scored = {name: [(n, s) for n, s in one.pairs() if s > -torch.inf] for name, one in best.items()}
+        wanted = [node, *(n for pairs in scored.values() for n, _ in pairs)]
         called = dict(zip(wanted, names.of(wanted) if names is not None else [None] * len(wanted), strict=True))
-        lists = {name: tuple(Neighbor(n, called[n], s) for n, s in pairs) for name, pairs in found.items()}
+        lists = {name: tuple(Neighbor(n, called[n], s) for n, s in pairs) for name, pairs in scored.items()}
         return Neighbors(
             node,
             called[node],
@@ -106,23 +106,23 @@ def neighbors(
         )
 
 
-def _number(given: str | int, names: Names | None, count: int, what: str) -> int:
-    """The number of what is called `given`."""
-    if isinstance(given, str) and names is not None:
-        found = names.find(given)
-        if len(found) > 1:
-            raise ValueError(f"{what} {given!r} names {', '.join(map(str, found[:5]))}: give one of these numbers")
-        if found:
-            return found[0]
-    if isinstance(given, str) and not (given.isascii() and given.isdecimal()):
+def _number(entity: str | int, names: Names | None, count: int, what: str) -> int:
+    """The number of a node or relation, from its name or number."""
+    if isinstance(entity, str) and names is not None:
+        numbers = names.find(entity)
+        if len(numbers) > 1:
+            raise ValueError(f"{what} {entity!r} names {', '.join(map(str, numbers[:5]))}: give one of these numbers")
+        if numbers:
+            return numbers[0]
+    if isinstance(entity, str) and not (entity.isascii() and entity.isdecimal()):
         if names is None:
-            raise ValueError(f"{what} {given!r} is no number, and there are no names: give a number from 0 to {count - 1}")
-        near = names.like(given)
-        more = f"did you mean {' or '.join(map(repr, near))}?" if near else f"give a name or a number from 0 to {count - 1}"
-        raise ValueError(f"there is no {what} {given!r}: {more}")
-    if not 0 <= int(given) < count:
-        raise ValueError(f"{what} {given} is not from 0 to {count - 1}")
-    return int(given)
+            raise ValueError(f"{what} {entity!r} is no number, and there are no names: give a number from 0 to {count - 1}")
+        alike = names.like(entity)
+        more = f"did you mean {' or '.join(map(repr, alike))}?" if alike else f"give a name or a number from 0 to {count - 1}"
+        raise ValueError(f"there is no {what} {entity!r}: {more}")
+    if not 0 <= int(entity) < count:
+        raise ValueError(f"{what} {entity} is not from 0 to {count - 1}")
+    return int(entity)
 
 
 def _row(rows: ReadRows, node: int) -> Tensor:  # -> [d]
@@ -134,7 +134,7 @@ def _row(rows: ReadRows, node: int) -> Tensor:  # -> [d]
 
 
 def _questions(decoder: Decoder, row: Tensor, relation: int | None) -> dict[str, Callable[[Tensor], Tensor]]:
-    """What every piece of rows is asked.  # [n, d] -> [n]"""
+    """Functions that score a piece of rows, by the list that the scores are for.  # [n, d] -> [n]"""
 
     def scored(query: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda rows: decoder.score(query[None, None], rows[None])[0, 0]
@@ -144,16 +144,16 @@ def _questions(decoder: Decoder, row: Tensor, relation: int | None) -> dict[str,
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(row)
         return (rows @ row) / lengths.clamp_min(torch.finfo(torch.float32).tiny)
 
-    found = {"nearest": scored(row) if isinstance(decoder, DistanceDecoder) else cosine}
+    questions = {"nearest": scored(row) if isinstance(decoder, DistanceDecoder) else cosine}
     if relation is not None:
         which = torch.tensor(relation)
-        found["tails"] = scored(decoder.query(row, which, side="tail"))
-        found["heads"] = scored(decoder.query(row, which, side="head"))
-    return found
+        questions["tails"] = scored(decoder.query(row, which, side="tail"))
+        questions["heads"] = scored(decoder.query(row, which, side="head"))
+    return questions
 
 
 class _Best:
-    """The highest scores so far."""
+    """The `k` highest scores so far, and the ids of their rows."""
 
     def __init__(self, k: int) -> None:
         self.k, self.ids, self.scores = k, torch.zeros(0, dtype=torch.int64), torch.zeros(0)
@@ -163,5 +163,5 @@ class _Best:
         order = torch.cat([self.scores, scores]).argsort(descending=True, stable=True)[: self.k]
         self.ids, self.scores = ids[order], torch.cat([self.scores, scores])[order]
 
-    def found(self) -> list[tuple[int, float]]:
+    def pairs(self) -> list[tuple[int, float]]:
         return list(zip(self.ids.tolist(), self.scores.tolist(), strict=True))

@@ -41,7 +41,7 @@ class ReadRows(Protocol):
 
 @dataclass(frozen=True)
 class RankMetrics:
-    """Means over questions."""
+    """Means over the questions of a ranking."""
 
     mrr: float
     mean_rank: float
@@ -57,7 +57,7 @@ class RankMetrics:
         return cls(float((1 / ranks).mean()), float(ranks.mean()), hits)
 
     def plain(self) -> dict[str, float]:
-        """As `--json` has it."""
+        """As `--json` prints it."""
         return {"mrr": self.mrr, **{f"hits@{k}": value for k, value in self.hits.items()}, "mean_rank": self.mean_rank}
 
 
@@ -73,11 +73,11 @@ class Ranking:
 
     @property
     def best(self) -> RankMetrics:
-        """The filtered ones where edges are known."""
+        """The filtered metrics where edges are known, else the raw ones."""
         return self.filtered or self.raw
 
     def plain(self) -> dict[str, Any]:
-        """As `--json` has it: the filtered metrics, if any, and by name all there are."""
+        """As `--json` prints it: the filtered metrics, or the raw ones if no edges are known, and all metrics by name."""
         named: dict[str, Any] = {}
         if self.filtered is not None:
             named[f"{self.kind}_filtered"] = {**self.filtered.plain(), "candidates": self.candidates}
@@ -131,11 +131,11 @@ def rank(
             drawn = None if draw is None else draw.sample([], [], batch=number)[0]
             wanted = torch.cat([ids, drawn]) if drawn is not None else ids
             unique, place = wanted.unique(return_inverse=True)
-            found = rows_of(rows, unique, where, limit=piece_rows)
-            ends = found[place[: len(ids)].to(where)].view(len(part), 2, -1)
+            used_rows = rows_of(rows, unique, where, limit=piece_rows)
+            ends = used_rows[place[: len(ids)].to(where)].view(len(part), 2, -1)
             questions = _Questions(decoder, part.to(where), ends, known)
             if drawn is not None:
-                questions.against_sample(drawn.to(where), found[place[len(ids) :].to(where)], memory)
+                questions.against_sample(drawn.to(where), used_rows[place[len(ids) :].to(where)], memory)
             else:
                 for first, piece in scan(rows, limit=piece_rows):
                     questions.against(first, piece.to(where), memory)
@@ -252,9 +252,9 @@ class _Questions:
         """Known answers but for the true one: question and node, in the order of nodes."""
         if self._answers is None:
             assert self.known is not None
-            found = [self.known.answers(*asked, side=side) for side, asked in self.asked.items()]  # type: ignore[arg-type]
-            question = torch.cat([found[0][0], found[1][0] + len(self.query) // 2])
-            node = torch.cat([found[0][1], found[1][1]])
+            answers = [self.known.answers(*asked, side=side) for side, asked in self.asked.items()]  # type: ignore[arg-type]
+            question = torch.cat([answers[0][0], answers[1][0] + len(self.query) // 2])
+            node = torch.cat([answers[0][1], answers[1][1]])
             other = node != self.target[question]
             question, node = question[other], node[other]
             order = node.argsort(stable=True)

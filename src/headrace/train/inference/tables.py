@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headrace._files import put_in_place, sync
 from headrace._sizes import format_size
 from headrace.graph.io import ArrayFile
 from headrace.store import ArrayStore, FileRows
@@ -24,7 +26,7 @@ class MemoryTable:
 
     def append(self, piece: Tensor) -> None:
         """Write the next rows.  # [k, width]"""
-        if len(piece) == self._count:  # it is the table: not a second one is needed
+        if len(piece) == self._count:  # it is the table: no second one is needed
             self._rows = piece.to(self._device)
             return
         if self._rows is None:
@@ -85,8 +87,9 @@ class FileTable:
 
     def rows(self, *, threads: int = 16) -> FileRows:
         """The table, once all of it is written."""
-        self._file.close()
-        os.replace(self._path, self._place)
+        self._file.close(sync=False)
+        put_in_place(self._path, self._place)
+        sync(self._place.parent)
         return FileRows(self._place, dtype=self._file.dtype, threads=threads)
 
     def abandon(self) -> None:
@@ -114,6 +117,17 @@ class ScratchTable(FileTable):
             return FileRows(self._path, dtype=self._file.dtype, threads=threads)
         finally:
             self._path.unlink(missing_ok=True)
+
+
+def filled(table: FileTable, pieces: Iterable[Tensor], *, threads: int = 16) -> FileRows:
+    """The table of these rows; nothing is left of it if they cannot be had or written."""
+    try:
+        for piece in pieces:
+            table.append(piece)
+        return table.rows(threads=threads)
+    except BaseException:
+        table.abandon()
+        raise
 
 
 def _existing(folder: Path | None) -> Path | None:

@@ -68,9 +68,9 @@ def open_links(path: str | os.PathLike[str]) -> Iterator[TrainedLinks]:
                 yield TrainedLinks(encoded or store, decoder, relations, options)
         return
     saved = run.load_checkpoint(mapped=True) if run.has_checkpoint() else None
-    found = _take(saved, decoder, run)
+    state = _take(saved, decoder, run)
     with _encoded(options, run) as encoded:
-        yield TrainedLinks(encoded or TrainedArray(found["rows"], found["row_state"]), decoder, relations, options)
+        yield TrainedLinks(encoded or TrainedArray(state["rows"], state["row_state"]), decoder, relations, options)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headrace.kernels import gather
 from headrace.nn.structure import Structure
 from headrace.pipeline import Pipeline, Stage
-from headrace.ranks.ranks import Ranks
+from headrace.ranks import Ranks
 from headrace.sample import Block, NeighborSampler
 from headrace.store import Store
 
@@ -51,6 +51,16 @@ Chunk = Callable[[], Inputs]
 """Target nodes that are computed together; a call finds their neighbors and reads the rows."""
 
 
+class RowExchange(Protocol):
+    """How rows go from each rank to all without being pickled: what `headrace.ranks.Exchange` offers."""
+
+    wire: torch.device  # where tensors are sent from
+
+    def all_gather(self, phase: str, tensor: Tensor) -> Tensor:
+        """The tensors of all ranks, which have one shape, one after the other.  # [n, ...] -> [size * n, ...]"""
+        ...
+
+
 class Table(Protocol):
     """Rows that are written front to back, then read."""
 
@@ -77,6 +87,7 @@ def walk(
     progress: Progress | None = None,
     read_ahead: bool = False,
     ranks: Ranks | None = None,
+    exchange: RowExchange | None = None,
 ) -> Store:
     """The rows after the last layer. The model is run as in evaluation, and `progress` is told (done, `total`) rows.
 
@@ -86,6 +97,7 @@ def walk(
     read_ahead: read a chunk while the one before is computed.
     ranks: the chunks of a layer are dealt to them in turn. Every rank gets all rows and is told of all progress at the same
         points. The chunks are those of a single process, so rows have the same bits with any number of ranks.
+    exchange: what sends their rows; without it `ranks` itself does.
     """
     done, device = 0, device_of(model)
 
@@ -95,20 +107,19 @@ def walk(
         if progress is not None and count:
             progress(done, total)
 
-    shared = _Shared(ranks, device) if ranks is not None and ranks.size > 1 else None
+    shared = _Shared(ranks, exchange, device) if ranks is not None and ranks.size > 1 else None
     with evaluating(model), torch.no_grad(), shared or nullcontext():
         rows = source()
         for number, layer in enumerate(required_layers(model)):
-            own = chunks(number, layer, rows)
-            own = own if shared is None else shared.deal(own)
-            pieces = _computed(layer, own, device, read_ahead=read_ahead)
-            pieces = pieces if shared is None else shared.of_all(pieces)
+            compute = partial(_computed, layer, device=device, read_ahead=read_ahead)
+            of_layer = chunks(number, layer, rows)
+            pieces = compute(of_layer) if shared is None else shared.pieces(of_layer, compute)
             rows = _written(pieces, partial(table, number), tell)
-            del own, pieces  # they refer to the table before, whose memory is for the next
+            del of_layer, pieces  # they refer to the table before, whose memory is for the next
     return rows
 
 
-def _computed(layer: nn.Module, chunks: Iterable[Chunk], device: torch.device, *, read_ahead: bool) -> Pieces:
+def _computed(layer: nn.Module, chunks: Iterable[Chunk], *, device: torch.device, read_ahead: bool) -> Pieces:
     """The new rows of each chunk."""
     inputs: Any = (chunk() for chunk in chunks)
     if read_ahead:
@@ -153,21 +164,25 @@ class _Shared:
     In a round every rank computes one chunk, chunk i on rank i % size, so no more than a round is held beside the table.
     """
 
-    def __init__(self, ranks: Ranks, device: torch.device) -> None:
-        self.ranks, self.device = ranks, device
+    def __init__(self, ranks: Ranks, exchange: RowExchange | None, device: torch.device) -> None:
+        self.ranks, self.exchange, self.device = ranks, exchange, device
         self._over = False  # a rank has failed, and all know
 
-    def deal(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        """The chunks of this rank."""
-        return islice(chunks, self.ranks.rank, None, self.ranks.size)
+    def pieces(self, chunks: Iterable[Chunk], compute: Callable[[Iterable[Chunk]], Pieces]) -> Pieces:
+        """The new rows of all chunks, in their order; a single one is computed by every rank, which is faster than to send it."""
+        chunks = iter(chunks)
+        first = list(islice(chunks, 2))
+        if len(first) < 2:
+            return compute(first)
+        return self._of_all(compute(islice(chain(first, chunks), self.ranks.rank, None, self.ranks.size)))
 
-    def of_all(self, pieces: Pieces) -> Pieces:
-        """The pieces of all ranks, in the order of chunks, from those of this rank."""
+    def _of_all(self, pieces: Pieces) -> Pieces:
+        """The pieces of all ranks, from those of this one."""
         complete = True
         with closing(pieces):
             while complete:
                 piece = next(pieces, None)
-                answers = self._round(None if piece is None else piece.cpu())  # what is on this GPU another cannot take
+                answers = self._sent(piece)
                 complete = answers[-1] is not None  # ranks without a chunk are the last ones, in the last round
                 for rank, answer in enumerate(answers):
                     if answer is not None:
@@ -184,7 +199,22 @@ class _Shared:
         elif isinstance(error, Exception) and not self._over:
             self.ranks.all_gather(_Failure(f"{type(error).__name__}: {error}", isinstance(error, torch.cuda.OutOfMemoryError)))
 
-    def _round(self, answer: Tensor | None) -> list[Tensor | None]:
+    def _sent(self, piece: Tensor | None) -> list[Tensor | None]:
+        """The pieces of all ranks, by rank: None of those that had no chunk."""
+        if self.exchange is None:
+            return self._round(None if piece is None else piece.cpu())  # what is on this GPU another cannot take
+        shapes = self._round(None if piece is None else (len(piece), piece.shape[1], piece.dtype))
+        some = [shape for shape in shapes if shape is not None]
+        if not some:
+            return shapes
+        length, (_, width, dtype) = max(shape[0] for shape in some), some[0]
+        padded = torch.empty(length, width, dtype=dtype, device=self.exchange.wire)
+        if piece is not None:
+            padded[: len(piece)] = piece
+        gathered = self.exchange.all_gather("inference", padded).view(self.ranks.size, length, width)
+        return [None if shape is None else rows[: shape[0]] for shape, rows in zip(shapes, gathered, strict=True)]
+
+    def _round(self, answer: Any) -> list[Any]:
         answers = self.ranks.all_gather(answer)
         for rank, other in enumerate(answers):
             if isinstance(other, _Failure):

@@ -71,9 +71,9 @@ class _Recorded:
             torch.cuda.current_stream(device).wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
             with recording(self.graph, stream):
-                found, self.right = loss(self.batch)
-                found.backward()  # type: ignore[no-untyped-call]
-        self.found = found.detach()
+                captured, self.right = loss(self.batch)
+                captured.backward()  # type: ignore[no-untyped-call]
+        self.captured = captured.detach()
         self.gradients = [p.grad for p in self.parameters]
         self._forget()
 
@@ -82,7 +82,7 @@ class _Recorded:
         self.graph.replay()
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        return self.found, self.right
+        return self.captured, self.right
 
     def _forget(self) -> None:
         for parameter in self.parameters:

@@ -1,4 +1,4 @@
-"""Data that cannot be trained on, found before it is."""
+"""Checks that data can be trained on, before a run begins."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _check_split(data: Dataset, name: str) -> None:
     if ids is None or len(ids) == 0:
         if name == "train":
             state = "empty" if ids is not None else "missing"
-            there = ", ".join(f"{n} ({len(i)})" for n, i in data.splits.items()) or "none"
-            raise ValueError(f"the split 'train' is {state}: there is nothing to learn from (splits: {there})")
+            sizes = ", ".join(f"{n} ({len(i)})" for n, i in data.splits.items()) or "none"
+            raise ValueError(f"the split 'train' is {state}: there is nothing to learn from (splits: {sizes})")
         if ids is not None:
             raise ValueError(f"the split {name!r} is empty: give it nodes, or leave it out")
         return

@@ -163,7 +163,8 @@ class DiskRecipe(NodeRecipe):
         if not self.exact:
             return super()._predict(nodes, progress)
         self._release()
-        infer = RowsInference(self.data.graph, self.features, memory=self.options.memory_bytes, folder=self.folder)
+        memory = self.options.memory_bytes
+        infer = RowsInference(self.data.graph, self.features, memory=memory, folder=self.folder, ranks=self.ranks)
         with returned_memory():
             rows = infer(self.model, nodes, progress)
         self.disk["validation_bytes"] = infer.bytes_read

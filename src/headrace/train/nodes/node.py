@@ -16,10 +16,9 @@ from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit, spread
 from headrace.train.nodes.checks import check_node_data
-from headrace.train.nodes.features import row_scaled
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
-from headrace.train.nodes.stored import StoredData, stored_data
+from headrace.train.nodes.stored import StoredData, row_scaled, stored_data
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run

@@ -22,8 +22,7 @@ from headrace.pipeline import StageTimes
 from headrace.train.nodes.disk import DiskRecipe
 from headrace.train.nodes.memory import slot_budget
 from headrace.train.nodes.residence import Residence
-from headrace.train.nodes.resident_graph import resident_graph
-from headrace.train.nodes.resident_rows import ResidentRows
+from headrace.train.nodes.resident_data import ResidentRows, resident_graph
 
 _ORDER = 11  # what random words are for, as in residence.py
 _PARTITIONS = 64

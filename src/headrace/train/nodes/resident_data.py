@@ -1,4 +1,4 @@
-"""`ResidentRows`: the features of resident partitions, one after the other in one table, read from a file in long runs."""
+"""Resident partitions in their slots: `ResidentRows`, their features in one table, and `resident_graph`, the edges between them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from headrace.graph import Graph
 from headrace.store import FileRows
 
 
 @dataclass
 class LoadUse:
-    """What loading partitions took. `stall_seconds` are those that training waited."""
+    """What loading partitions took. `stall_seconds` is how long training waited for it."""
 
     bytes_read: int = 0
     loads: int = 0
@@ -23,7 +24,7 @@ class LoadUse:
 
 
 class ResidentRows:
-    """Slots of `size` rows each. `load` brings partitions to their slots, `prefetch` begins with it and returns."""
+    """Slots of `size` rows each, in one table. `load` reads partitions into their slots; `prefetch` begins to and returns."""
 
     def __init__(self, features: FileRows, *, size: int, slots: int) -> None:
         self.features, self.size = features, size
@@ -34,7 +35,7 @@ class ResidentRows:
         self._coming: Future[None] | None = None
 
     def load(self, places: dict[int, int]) -> None:
-        """Have every partition in its slot."""
+        """Read every partition that is not yet in its slot."""
         self._settle()
         begin = perf_counter()
         self._read(places)
@@ -47,12 +48,12 @@ class ResidentRows:
         self._coming = self._reader.submit(self._read, free)
 
     def close(self) -> None:
-        """Wait for what is being read; what is held is forgotten."""
+        """Wait for the read under way, and start no other."""
         self._reader.shutdown(cancel_futures=True)
         self._coming = None
 
     def taken(self) -> LoadUse:
-        """What it took so far, once all that was begun is read; counts start again from zero."""
+        """What loading took since the last call, after waiting for the reads under way."""
         self._settle()
         use, self._use = self._use, LoadUse()
         return use
@@ -80,3 +81,34 @@ class ResidentRows:
 
     def _slot(self, slot: int, rows: int) -> Tensor:
         return self.table[slot * self.size : slot * self.size + rows]
+
+
+def resident_graph(graph: Graph, places: dict[int, int], *, size: int, slots: int) -> Graph:
+    """The edges of `graph` with both ends in a partition of `places`; node v is row `slot * size + v % size` of its slot.
+
+    Partitions are runs of `size` nodes, and `places` names the slot of each that is resident. Rows keep the order of their edges,
+    so with every partition in its own place it is the same graph.
+
+    >>> import headrace as hr
+    >>> graph = hr.Graph.from_edges([0, 2, 3], [1, 0, 2])
+    >>> resident_graph(graph, {1: 0}, size=2, slots=1).edge_index().tolist()
+    [[1], [0]]
+    """
+    moves = torch.zeros(-(-graph.num_nodes // size) + 1, dtype=torch.int64)  # from an id to its row
+    resident = torch.zeros(len(moves), dtype=torch.bool)
+    for partition, slot in places.items():
+        moves[partition], resident[partition] = (slot - partition) * size, True
+    degrees = torch.zeros(slots * size, dtype=torch.int64)
+    columns: dict[int, Tensor] = {}
+    kind = graph.indices.dtype if slots * size <= torch.iinfo(graph.indices.dtype).max else torch.int64
+    for partition, slot in places.items():
+        begin, end = partition * size, min((partition + 1) * size, graph.num_nodes)
+        pointers = graph.indptr[begin : end + 1]
+        sources = graph.indices[int(pointers[0]) : int(pointers[-1])].long()
+        owner = sources.div(size, rounding_mode="floor")
+        kept = resident[owner]
+        columns[slot] = (sources[kept] + moves[owner[kept]]).to(kind)
+        before = torch.nn.functional.pad(kept.cumsum(0), (1, 0))
+        degrees[slot * size : slot * size + end - begin] = before[pointers - pointers[0]].diff()
+    indices = torch.cat([columns[slot] for slot in sorted(columns)]) if columns else torch.empty(0, dtype=kind)
+    return Graph(torch.nn.functional.pad(degrees.cumsum(0), (1, 0)), indices)
