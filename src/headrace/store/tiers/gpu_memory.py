@@ -12,9 +12,9 @@ from headrace._pinned import pin_in_place
 from headrace.kernels import ShardTable, add_sharded, gather_sharded
 from headrace.kernels import gather as gather_rows
 from headrace.store.pool import BufferPool
+from headrace.store.raw_rows import words_of
 from headrace.store.store import Store
 from headrace.store.tiers.counts import Share
-from headrace.store.tiers.moves import words_of
 
 # Over the bus, so few programs are as fast as thousands, and the GPU's other work goes on beside them (docs/benchmarks.md).
 _PROGRAMS = 264

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from headrace.kernels import gather
 from headrace.store.pool import BufferPool
+from headrace.store.raw_rows import as_bytes, word_of
 from headrace.store.store import Store
 from headrace.store.tiers.counts import Share
-from headrace.store.tiers.moves import as_bytes, word_of
 
 
 class MainMemory:
