@@ -212,16 +212,16 @@ class Cached(BaseStore):
         return tensor.to(self.store.device)
 
     def _read_again(self, ids: Tensor) -> None:
-        found = self._slots.find(ids)
-        if len(found.fetch) == 0:
+        held = self._slots.find(ids)
+        if len(held.fetch) == 0:
             return
         try:
-            rows = self.store.gather(self._for_store(torch.from_numpy(found.fetch)))
-            self._rows.keep(found.fill, self._rows.received(rows))
+            rows = self.store.gather(self._for_store(torch.from_numpy(held.fetch)))
+            self._rows.keep(held.fill, self._rows.received(rows))
         except BaseException:
-            self._slots.forget(found.fill)
+            self._slots.forget(held.fill)
             raise
-        self._counts["bytes_moved"] += len(found.fetch) * self.row_bytes
+        self._counts["bytes_moved"] += len(held.fetch) * self.row_bytes
 
     def _look_ahead(self, ids: Tensor) -> float:
         """Announces coming batches until the window is full, and checks that `ids` are next. Gives the seconds of the former."""

@@ -63,10 +63,10 @@ class FileRows(BaseStore):
             raise ValueError("this is no whole memory map of a file (a part of one?): give the path of an .npy file")
         if not array.flags.c_contiguous or array.ndim == 0:
             raise ValueError("the memory map's rows do not lie one after the other (Fortran order?): save it in C order")
-        made = cls.__new__(cls)
+        store = cls.__new__(cls)
         path, shape, writable = Path(array.filename), tuple(int(n) for n in array.shape), array.mode in ("r+", "w+")
-        made._open(path, array.offset, shape, _torch_type(array.dtype, dtype, path), threads, False, writable, pool)
-        return made
+        store._open(path, array.offset, shape, _torch_type(array.dtype, dtype, path), threads, False, writable, pool)
+        return store
 
     @classmethod
     def of_tensor(cls, rows: Tensor, *, threads: int = 16, pool: BufferPool | None = None) -> FileRows | None:
@@ -80,9 +80,9 @@ class FileRows(BaseStore):
         place = mapped_place(rows)
         if place is None or rows.dim() == 0:
             return None
-        made = cls.__new__(cls)
-        made._open(place.path, place.offset, tuple(rows.shape), rows.dtype, threads, False, False, pool)
-        return made
+        store = cls.__new__(cls)
+        store._open(place.path, place.offset, tuple(rows.shape), rows.dtype, threads, False, False, pool)
+        return store
 
     def _open(
         self,
@@ -197,11 +197,11 @@ def _header(file: Any, path: str | os.PathLike[str]) -> tuple[int, tuple[int, ..
 
 def _torch_type(stored: np.dtype[Any], wanted: torch.dtype | None, path: str | os.PathLike[str]) -> torch.dtype:
     try:
-        found = torch.from_numpy(np.empty(0, stored)).dtype
+        dtype = torch.from_numpy(np.empty(0, stored)).dtype
     except (TypeError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)} holds {stored}, which torch has no type for: {error}") from None
-    if wanted is None or wanted == found:
-        return found
-    if wanted.itemsize != found.itemsize or wanted != torch.bfloat16:
+    if wanted is None or wanted == dtype:
+        return dtype
+    if wanted.itemsize != dtype.itemsize or wanted != torch.bfloat16:
         raise ValueError(f"{os.fspath(path)} holds {stored}, not {wanted}")
     return wanted

@@ -12,8 +12,8 @@ from headrace.ranks.exchange import Exchange, Transfer
 from headrace.ranks.ranks import Ranks
 
 _ADVICE = (
-    "Every rank must make the same calls of gather, prefetch, add_, put_ and finish; one without a batch passes empty ids, one that "
-    "has no more calls finish()"
+    "Every rank must make the same calls of gather, prefetch, add_, put_ and finish; one without a batch passes empty ids, "
+    "one that has no more calls finish()"
 )
 
 

@@ -290,7 +290,7 @@ def _check_group(group: dist.ProcessGroup | Ranks | None, placement: str, shared
     if placement not in ("replicate", "clique"):
         raise ValueError(f"placement must be 'replicate' or 'clique', not {placement!r}")
     if group is None and (placement == "clique" or shared):
-        given = "placement='clique'" if placement == "clique" else "shared=True"
-        raise ValueError(f"{given} is for several processes: give their group=, such as torch.distributed.group.WORLD")
+        argument = "placement='clique'" if placement == "clique" else "shared=True"
+        raise ValueError(f"{argument} is for several processes: give their group=, such as torch.distributed.group.WORLD")
     if group is not None and device.type != "cuda":
         raise ValueError(f"group= is for processes with a GPU each, and device is {device}: leave it out, or see SharedRows")
