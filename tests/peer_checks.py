@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from headrace.store import ArrayStore, FileRows, Tiered
-from headrace.store.tiers import gpu, meeting, peers, tiered
+from headrace.store.tiers import gpu_memory, meeting, peers, tiered
 from headrace.store.tiers.counts import row_stride
 from rank_threads import on_every_rank
 
@@ -34,8 +34,8 @@ def open_rows(handle, *, reader, device):
     return handle.rows
 
 
-gpu.pin_in_place = lambda *_, **__: None
-gpu.GpuMemory.settle = lambda _: None
+gpu_memory.pin_in_place = lambda *_, **__: None
+gpu_memory.GpuMemory.settle = lambda _: None
 peers.share_device_rows = lambda rows, *, readers: Handle(rows, readers)
 peers.open_device_rows = open_rows
 meeting.device_uuid = lambda device: "GPU"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from headrace.store import ArrayStore, Remote, Store, TableOwners, hash_owners, probability_owners
+from headrace.store import ArrayStore, Remote, Store, TableOwners, WritableStore, hash_owners, probability_owners
 
 RANKS = 3
 FOLDER = Path(sys.argv[2]) if __name__ == "__main__" else Path()
@@ -208,10 +208,30 @@ def check_add_is_in_rank_order_and_keeps_copies_equal(rank):
         store.close()
 
 
+def check_rows_that_are_put_are_those_of_the_last_rank(rank):
+    for dtype, hot in ((torch.float32, None), (torch.bool, torch.arange(0, 30, 3))):
+        rows = rows_of(30, 7, torch.float32).to(dtype)
+        store = Remote(rows, hash_owners(30, RANKS), replicate=hot)
+        assert isinstance(store, WritableStore)
+        expected, written = rows.clone(), []
+        for writer in range(RANKS):
+            ids = torch.unique(some_ids(30, (0, 9, 21)[writer], rank=writer))
+            written.append((ids, rows_of(len(ids), 7, torch.float32, seed=writer + 3).to(dtype)))
+            expected[ids] = written[-1][1]
+        store.put_(*written[rank])
+        assert torch.equal(store.gather(torch.arange(30)), expected)
+        assert torch.equal(torch.cat([piece for _, piece in store.scan(rows=8)]), expected)  # every rank makes the same gathers
+        if rank == 1:
+            store.put_(torch.tensor([4]), rows[:1])
+        store.finish()
+        assert torch.equal(store.gather([4]), rows[:1])
+        store.close()
+
+
 def check_add_refuses_copies_that_would_go_stale(rank):
     store = Remote(torch.zeros(9, 2), hash_owners(9, RANKS), replicate=torch.tensor([rank]))
     assert "copy the same ones on every rank" in message(ValueError, store.add_, torch.tensor([0]), torch.ones(1, 2))
-    assert "delta must be torch.float32 of shape [1, 2]" in message(ValueError, store.add_, torch.tensor([0]), torch.ones(1, 3))
+    assert "delta must be torch.float32, of shape (1, 2)" in message(ValueError, store.add_, torch.tensor([0]), torch.ones(1, 3))
     store.close()
 
 
@@ -229,7 +249,7 @@ def check_a_group_of_two(rank):
 
 def check_wrong_input_is_named_without_an_exchange(rank):
     store = Remote(torch.zeros(10, 2), hash_owners(10, RANKS))
-    assert message(IndexError, store.gather, torch.tensor([0, 10])) == "ids[1] is 10; this store has rows 0 to 9"
+    assert "for 10 rows: ids[1] is 10, which is out of range" in message(IndexError, store.gather, torch.tensor([0, 10]))
     assert "ids[0] is -1" in message(IndexError, store.prefetch, torch.tensor([-1], dtype=torch.int32))
     assert "must hold integers" in message(ValueError, store.gather, torch.tensor([0.5]))
     assert "one dimension" in message(ValueError, store.gather, torch.tensor([[1]]))

@@ -91,6 +91,16 @@ def first_outside(ids: Tensor, low: int, high: int) -> int:
     return int(((ids < low) | (ids >= high)).nonzero()[0])
 
 
+def check_ids(ids: Tensor, count: int, *, name: str = "ids", of: str = "rows") -> None:
+    """IndexError unless every id is from 0 to `count` - 1. For ids on a GPU the host waits."""
+    if len(ids) == 0:
+        return
+    low, high = torch.stack(ids.aminmax()).tolist()
+    if low < 0 or high >= count:
+        at = first_outside(ids, 0, count)
+        raise IndexError(f"{name} from {low} to {high} for {count} {of}: {name}[{at}] is {int(ids[at])}, which is out of range")
+
+
 def signed(word: int) -> int:
     """A word of 64 bits as torch, numpy and Triton hold it."""
     return word - 2**64 if word >= 2**63 else word

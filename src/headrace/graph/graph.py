@@ -101,9 +101,9 @@ class Graph:
         ids = None
         if edge_id is not None and not isinstance(edge_id, bool):
             ids = as_ids(edge_id, "edge_id")
-        for name, given in (("weight", values), ("time", times), ("edge_id", ids)):
-            if given is not None and len(given) != len(source):
-                raise ValueError(f"{name} has {len(given)} entries for {len(source)} edges")
+        for name, array in (("weight", values), ("time", times), ("edge_id", ids)):
+            if array is not None and len(array) != len(source):
+                raise ValueError(f"{name} has {len(array)} entries for {len(source)} edges")
 
         keep_ids = ids is not None or edge_id is True
         indptr, indices, where = _native.build_csr(
@@ -290,8 +290,8 @@ class Graph:
         """What follows from the graph alone (its reverse, norms of its edges): made once and kept, since a graph never changes."""
         if name not in self._derived:
             self._derived[name] = make()
-        found: T = self._derived[name]
-        return found
+        value: T = self._derived[name]
+        return value
 
     def _degrees_without_loops(self) -> Tensor:
         degrees = self.indptr.diff()
@@ -302,8 +302,8 @@ class Graph:
 
     def _reversed(self, threads: int) -> Graph:
         if self.device.type == "cpu":
-            made = _native.transpose_csr(self.indptr, self.indices, self.num_nodes, positions=True, threads=threads)
-            indptr, indices, position = (torch.from_numpy(array) for array in made)
+            arrays = _native.transpose_csr(self.indptr, self.indices, self.num_nodes, positions=True, threads=threads)
+            indptr, indices, position = (torch.from_numpy(array) for array in arrays)
         else:
             indptr, indices, position = transposed(self.indptr, self.indices)
         graph = Graph.__new__(Graph)  # the constructor would take arrays of a GPU to the host

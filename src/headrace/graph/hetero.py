@@ -122,7 +122,7 @@ class HeteroGraph:
 
         Without `num_nodes` a type has as many nodes as its largest id says, types in order of first mention.
         """
-        pairs = {check_edge_type(edge_type): _pair(edge_type, given) for edge_type, given in edges.items()}
+        pairs = {check_edge_type(edge_type): _pair(edge_type, ends) for edge_type, ends in edges.items()}
         counts = dict(num_nodes) if num_nodes is not None else {}
         if num_nodes is None:
             for (source, _, target), ends in pairs.items():
@@ -194,11 +194,11 @@ class HeteroGraph:
         return f"HeteroGraph({nodes}; {edges})"
 
 
-def check_edge_type(given: Any) -> EdgeType:
+def check_edge_type(edge_type: Any) -> EdgeType:
     """`given` as an edge type, or an error that says what one is."""
-    if not isinstance(given, tuple) or len(given) != 3 or not all(isinstance(part, str) for part in given):
-        raise ValueError(f"an edge type is a tuple (source type, name, target type) of strings, not {given!r}")
-    return given
+    if not isinstance(edge_type, tuple) or len(edge_type) != 3 or not all(isinstance(part, str) for part in edge_type):
+        raise ValueError(f"an edge type is a tuple (source type, name, target type) of strings, not {edge_type!r}")
+    return edge_type
 
 
 def _from_sparse(adjacency: Any, num_src: int) -> Relation:
@@ -209,7 +209,7 @@ def _from_sparse(adjacency: Any, num_src: int) -> Relation:
     return Relation(as_ids(indptr, "adj_t", dtype=torch.int64), as_ids(indices, "adj_t"), num_src)
 
 
-def _pair(edge_type: Any, given: Any) -> tuple[Tensor, Tensor]:
-    if len(given) != 2:
-        raise ValueError(f"the edges of {edge_type} must be a pair (src, dst) or a tensor [2, edges], not of length {len(given)}")
-    return as_ids(given[0], f"sources of {edge_type}"), as_ids(given[1], f"targets of {edge_type}")
+def _pair(edge_type: Any, ends: Any) -> tuple[Tensor, Tensor]:
+    if len(ends) != 2:
+        raise ValueError(f"the edges of {edge_type} must be a pair (src, dst) or a tensor [2, edges], not of length {len(ends)}")
+    return as_ids(ends[0], f"sources of {edge_type}"), as_ids(ends[1], f"targets of {edge_type}")

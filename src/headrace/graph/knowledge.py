@@ -55,10 +55,10 @@ def knowledge(
     chunk = _Chunk(nodes, relations, communities, structure, exponent, seed, triples)
     _each(chunk, range(0, edges, _CHUNK), thread_count(threads))
     ends = [min(round(sum(splits[:i]) * edges), edges) for i in range(4)]
-    made = torch.from_numpy(triples)
+    rows = torch.from_numpy(triples)
     return Dataset(
         Graph.from_edges([], [], nodes),
-        extra={name: made[ends[i] : ends[i + 1]] for i, name in enumerate(("train", "valid", "test"))},
+        extra={name: rows[ends[i] : ends[i + 1]] for i, name in enumerate(("train", "valid", "test"))},
         info={
             "name": "knowledge",
             "num_relations": relations,

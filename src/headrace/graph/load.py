@@ -43,8 +43,8 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     folder = Path(folder)
     file = folder / name / f"{name}.npz"
     if not file.is_file():
-        there = sorted(f.parent.name for f in folder.glob("*/*.npz")) if folder.is_dir() else []
-        known = f": it has {', '.join(there)}" if there else ""
+        available = sorted(f.parent.name for f in folder.glob("*/*.npz")) if folder.is_dir() else []
+        known = f": it has {', '.join(available)}" if available else ""
         raise FileNotFoundError(f"there is no dataset {name!r} in {folder}{known}")
     with np.load(file) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
@@ -57,8 +57,8 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def _nearest(name: str) -> Path | None:
-    here = Path.cwd()
-    folders = [above / data for above in (here, *here.parents) for data in ("data", "shared/data")]
+    current = Path.cwd()
+    folders = [above / data for above in (current, *current.parents) for data in ("data", "shared/data")]
     return next((folder for folder in folders if (folder / name / f"{name}.npz").is_file()), None)
 
 
@@ -85,8 +85,8 @@ def _nodes(arrays: Arrays) -> Dataset:
     src, dst = arrays.pop("edge_index_half" if half else "edge_index")
     x = _features(arrays)
     y = _labels(arrays)
-    given = next((len(a) for a in (x, y) if a is not None), None)
-    nodes = int(arrays.pop("num_nodes")) if "num_nodes" in arrays else given
+    rows = next((len(a) for a in (x, y) if a is not None), None)
+    nodes = int(arrays.pop("num_nodes")) if "num_nodes" in arrays else rows
     graph = Graph.from_edges(src, dst, nodes, undirected=half)
     splits: dict[str, Tensor] = {}
     extra: dict[str, Tensor] = {}

@@ -50,16 +50,16 @@ def _generated(text: str) -> Dataset:
         raise ValueError(f"there is nothing to generate called {name!r}: choose one of {known}")
     make = kinds.get(name, generate.preset)
     accepted = {n: p for n, p in inspect.signature(make, eval_str=True).parameters.items() if n != "name"}
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key not in accepted:
-            near = get_close_matches(key, accepted, n=1)
-            raise ValueError(f"{name} has no argument {key!r}" + (f": did you mean {near[0]!r}?" if near else ""))
-        given[key] = _value(key, value, accepted[key].annotation)
-    missing = [n for n, p in accepted.items() if p.default is inspect.Parameter.empty and n not in given]
+            similar = get_close_matches(key, accepted, n=1)
+            raise ValueError(f"{name} has no argument {key!r}" + (f": did you mean {similar[0]!r}?" if similar else ""))
+        arguments[key] = _value(key, value, accepted[key].annotation)
+    missing = [n for n, p in accepted.items() if p.default is inspect.Parameter.empty and n not in arguments]
     if missing:
         raise ValueError(f"{name} needs {' and '.join(missing)}: {_GENERATE}{name}?{'&'.join(f'{m}=...' for m in missing)}")
-    return make(**given) if name in kinds else make(name, **given)
+    return make(**arguments) if name in kinds else make(name, **arguments)
 
 
 def _value(key: str, text: str, kind: Any) -> Any:

@@ -59,7 +59,7 @@ class Names:
 
     def pieces(self) -> Iterator[Any]:
         """All names in the order of their numbers, as Arrow arrays."""
-        found = 0
+        count = 0
         source = self._lines() if not self._is_table else self._columns()
         if self._order is not None:
             table = pa.chunked_array(list(source), type=self.type)
@@ -69,9 +69,9 @@ class Names:
                 table.take(pa.array(order[begin : begin + _PIECE])).combine_chunks() for begin in range(0, len(order), _PIECE)
             )
         for piece in source:
-            found += len(piece)
+            count += len(piece)
             yield piece
-        self._check(found)
+        self._check(count)
 
     def find(self, name: str) -> list[int]:
         """The numbers that are called `name`: one, as a rule, or none."""
@@ -81,36 +81,36 @@ class Names:
             wanted = pa.scalar(int(name), self.type)
         else:
             wanted = pa.scalar(name)
-        found, begin = [], 0
+        numbers, begin = [], 0
         for piece in self.pieces():
-            found += (np.flatnonzero(pc.equal(piece, wanted).to_numpy(zero_copy_only=False)) + begin).tolist()
+            numbers += (np.flatnonzero(pc.equal(piece, wanted).to_numpy(zero_copy_only=False)) + begin).tolist()
             begin += len(piece)
-        return found
+        return numbers
 
     def like(self, name: str, most: int = 3) -> list[str]:
         """Some names that contain `name` in any case, to suggest."""
         if pa.types.is_integer(self.type):
             return []
-        found: list[str] = []
+        names: list[str] = []
         for piece in self.pieces():
-            found += piece.filter(pc.match_substring(piece, name, ignore_case=True)).slice(0, most).to_pylist()
-            if len(found) >= most:
+            names += piece.filter(pc.match_substring(piece, name, ignore_case=True)).slice(0, most).to_pylist()
+            if len(names) >= most:
                 break
-        return found[:most]
+        return names[:most]
 
     def of(self, numbers: Iterable[int]) -> list[Any]:
         """The names of some numbers, in one pass."""
         wanted = list(numbers)
-        found: dict[int, Any] = {}
+        names: dict[int, Any] = {}
         begin, last = 0, max(wanted, default=-1)
         for piece in self.pieces():
-            found |= {n: piece[n - begin].as_py() for n in set(wanted) if begin <= n < begin + len(piece)}
+            names |= {n: piece[n - begin].as_py() for n in set(wanted) if begin <= n < begin + len(piece)}
             begin += len(piece)
             if begin > last:
                 break
-        if missing := [number for number in wanted if number not in found]:
+        if missing := [number for number in wanted if number not in names]:
             raise IndexError(f"{self.path} has names for the numbers 0 to {begin - 1}, not for {missing[0]}")
-        return [found[number] for number in wanted]
+        return [names[number] for number in wanted]
 
     def save(self, path: Path) -> None:
         """Write them to a Parquet file as an import's id map is one, each number with its own name."""
@@ -126,9 +126,9 @@ class Names:
     def _is_table(self) -> bool:
         return self.path.suffix == ".parquet"
 
-    def _check(self, found: int) -> None:
-        if self.count is not None and found != self.count:
-            raise ValueError(f"{self.path} has {found} names for {self.count}: it belongs to another dataset")
+    def _check(self, count: int) -> None:
+        if self.count is not None and count != self.count:
+            raise ValueError(f"{self.path} has {count} names for {self.count}: it belongs to another dataset")
 
     def _lines(self) -> Iterator[Any]:
         opened = gzip.open if self.path.suffix == ".gz" else open

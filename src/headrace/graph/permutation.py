@@ -19,15 +19,15 @@ def inverse(order: Any, *, threads: int | None = None) -> Tensor:
     >>> inverse([2, 0, 1]).tolist()
     [1, 2, 0]
     """
-    given = as_ids(order, "order", dtype=torch.int64)
-    return _inverse(given, len(given), threads)
+    ids = as_ids(order, "order", dtype=torch.int64)
+    return _inverse(ids, len(ids), threads)
 
 
 def checked_order(order: Any, nodes: int, threads: int | None) -> Tensor:
     """The order as int64, after a check that it names each of the nodes once."""
-    given = as_ids(order, "order", dtype=torch.int64)
-    _inverse(given, nodes, threads)
-    return given
+    ids = as_ids(order, "order", dtype=torch.int64)
+    _inverse(ids, nodes, threads)
+    return ids
 
 
 def permuted(

@@ -60,22 +60,22 @@ def properties(
     if dim is not None and dim < 1:
         raise ValueError(f"dim must be at least 1, not {dim}")
     nodes, edges = graph.num_nodes, graph.num_edges
-    found = graph.summary(threads=threads)
+    summary = graph.summary(threads=threads)
     mean = edges / nodes if nodes else 0.0
-    variance = max(found["squares"] / nodes - mean * mean, 0.0) if nodes else 0.0
+    variance = max(summary["squares"] / nodes - mean * mean, 0.0) if nodes else 0.0
     return Properties(
         nodes=nodes,
         edges=edges,
         mean_degree=mean,
-        max_degree=int(found["max_degree"]),
+        max_degree=int(summary["max_degree"]),
         degree_cv=variance**0.5 / mean if mean else 0.0,
-        empty_rows=int(found["empty_rows"]),
-        isolated=int(found["isolated"]),
-        hubs=int(found["hubs"]),
-        edge_span=found["span"] / edges if edges else 0.0,
+        empty_rows=int(summary["empty_rows"]),
+        isolated=int(summary["isolated"]),
+        hubs=int(summary["hubs"]),
+        edge_span=summary["span"] / edges if edges else 0.0,
         window=window,
         window_reuse=window_reuse(graph, window, sample=sample, threads=threads),
-        symmetric=bool(found["symmetric"]),
+        symmetric=bool(summary["symmetric"]),
         row_bytes=None if dim is None else nodes * dim * dtype.itemsize,
     )
 

@@ -73,7 +73,7 @@ class Batch(SampleFields):
     @property
     def table(self) -> Tensor | None:
         """The array that `x` is gathered from, where it is one and `x` is not gathered yet: row i of `x` is `table[n_id[i]]`."""
-        rows: Tensor | None = getattr(self.rows, "rows", None)
+        rows = None if self.rows is None else self.rows.table
         if "x" in self.__dict__ or rows is None or rows.device != self.n_id.device:
             return None
         return rows if rows.dim() == 2 and rows.dtype.is_floating_point else None
@@ -166,32 +166,28 @@ class MovedBatch(SampleFields):
 
     @cached_property
     def x(self) -> Tensor | None:
-        rows = getattr(self.batch, "rows", None)
-        if rows is not None and _is_on(rows, self.device):
-            gathered: Tensor = rows.gather(self.n_id, check=False)
-            return gathered
+        rows = self.batch.rows
+        if rows is not None and rows.device.type == self.device.type:
+            return rows.gather(self.n_id, check=False)
         if self.batch.x is None:
             return None
         return self.batch.x.to(self.device, non_blocking=self.device.type != "cpu")  # to the host, nobody would wait for it
 
     @cached_property
     def y(self) -> Tensor | None:
-        labels = getattr(self.batch, "labels", None)
-        if labels is not None and _is_on(labels, self.device):
-            gathered: Tensor = labels.gather(self.n_id[: self.batch_size], check=False)
-            return gathered
+        labels = self.batch.labels
+        if labels is not None and labels.device.type == self.device.type:
+            return labels.gather(self.n_id[: self.batch_size], check=False)
         return None if self.batch.y is None else self.batch.y.to(self.device)
 
 
 def rows_of(store: Store, ids: Tensor) -> Tensor:
     """Rows of a store for ids that are known to be valid. For ids on a GPU the rows are moved to it, wherever the store gathers."""
-    where = getattr(store, "device", torch.device("cpu"))
-    if where == ids.device or ids.device.type == "cpu":
+    if store.device == ids.device or ids.device.type == "cpu":
         return store.gather(ids, check=False)
-    return store.gather(ids.to(where), check=False).to(ids.device)
+    return store.gather(ids.to(store.device), check=False).to(ids.device)
 
 
 def _is_on(rows: Store, device: torch.device) -> bool:
     """Whether a store gathers rows to this kind of device."""
-    where: torch.device | None = getattr(rows, "device", None)
-    return where is not None and where.type == device.type
+    return rows.device.type == device.type

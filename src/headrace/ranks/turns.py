@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from headrace.pipeline.stream import receive
+
 T = TypeVar("T")
 
 
@@ -38,10 +40,8 @@ class Pending(Generic[T]):
         if self._error is not None:
             raise self._error
         if self._on_device is not None:
-            current = torch.cuda.current_stream(self._turns.device)
-            current.wait_event(self._on_device)
-            if isinstance(self._result, Tensor) and self._result.is_cuda:
-                self._result.record_stream(current)
+            results = (self._result,) if isinstance(self._result, Tensor) else ()
+            receive(torch.cuda.current_stream(self._turns.device), self._on_device, results)
         return self._result  # type: ignore[return-value]
 
     def run(self) -> BaseException | None:

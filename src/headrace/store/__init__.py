@@ -17,7 +17,7 @@ from headrace.store.remote.probability import probability_owners
 from headrace.store.remote.remote import Remote
 from headrace.store.remote.use import RemoteUse
 from headrace.store.shared import SharedRows
-from headrace.store.store import Store
+from headrace.store.store import BaseStore, Store, WritableStore
 from headrace.store.tiers.counts import TieredUse, TierUse
 from headrace.store.tiers.hot import access_counts, access_probability, expected_hit_rate, hot_order
 from headrace.store.tiers.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
@@ -28,6 +28,7 @@ from headrace.store.trained import TrainedArray, TrainedRows
 
 __all__ = [
     "ArrayStore",
+    "BaseStore",
     "BufferPool",
     "BufferStep",
     "Buffers",
@@ -57,6 +58,7 @@ __all__ = [
     "TrainedArray",
     "TrainedRows",
     "Walk",
+    "WritableStore",
     "access_counts",
     "access_probability",
     "cliques",

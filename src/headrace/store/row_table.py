@@ -6,16 +6,14 @@ single part) and for a buffer that holds some of many partitions (`Partitioned`)
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, as_ids_near, as_tensor
+from headrace._arrays import as_ids, as_ids_near, as_tensor, check_ids
 from headrace.kernels import round_to_bfloat16
-from headrace.kernels._gather.sharded import check_ids
 from headrace.store.pool import Buffers
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -71,7 +69,7 @@ class HostTable:
         """Add to rows and states; which parts were touched.  # [k], [k, width], [k, state] -> [parts] uint8"""
         ids = as_ids(ids, "ids")
         rows, state = as_tensor(delta_rows, "delta_rows").float(), as_tensor(delta_state, "delta_state").float()
-        check_deltas(self.shape, ids, rows, state)
+        check_parts(self.shape, ids, rows, state, "delta_rows", "delta_state")
         check_ids(ids, self.shape.num_rows)
         touched = torch.zeros(len(self.row_bases), dtype=torch.uint8)
         missing = _native.add_trained(
@@ -109,7 +107,7 @@ class DeviceTable:
         """Add to rows and states, no id twice; which parts were touched.  # [k], [k, width], [k, state] -> [parts] uint8"""
         ids = as_ids_near(ids, "ids", self.rows.device).to(self.rows.device)
         rows, state = (x.detach().to(self.rows.device, torch.float32) for x in (delta_rows, delta_state))
-        check_deltas(self.shape, ids, rows, state)
+        check_parts(self.shape, ids, rows, state, "delta_rows", "delta_state")
         slot, row = self._find(ids)
         rows = self.rows[slot, row].float() + rows
         self.rows[slot, row] = rows if self.shape.dtype == torch.float32 else round_to_bfloat16(rows, ids, seed=seed, call=call)
@@ -129,38 +127,12 @@ class DeviceTable:
         return slot, ids.long() - part * self.shape.rows_per_part
 
 
-class InTurn:
-    """Lets one call after the other work on rows: on a GPU also with respect to what other threads queued on their streams."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._lock = device, threading.Lock()
-        self._last: torch.cuda.Event | None = None
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._last is not None:
-            self._last.wait(torch.cuda.current_stream(self._device))
-
-    def __exit__(self, *_: object) -> None:
-        if self._device.type == "cuda":
-            self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._last.record(torch.cuda.current_stream(self._device))
-        self._lock.release()
-
-    def settle(self) -> None:
-        """Wait on the host until all work so far is done."""
-        with self._lock:
-            last = self._last
-        if last is not None:
-            last.synchronize()
-
-
-def check_deltas(shape: RowShape, ids: Tensor, rows: Tensor, state: Tensor) -> None:
-    """ValueError unless there is one delta of the right width per id."""
+def check_parts(shape: RowShape, ids: Tensor, rows: Tensor, state: Tensor, *names: str) -> None:
+    """ValueError unless there is one row and one state of the right width per id."""
     wanted = (len(ids), shape.width), (len(ids), shape.state)
     if (tuple(rows.shape), tuple(state.shape)) != wanted:
         raise ValueError(
-            f"{len(ids)} ids need delta_rows of shape {wanted[0]} and delta_state of shape {wanted[1]}, "
+            f"{len(ids)} ids need {names[0]} of shape {wanted[0]} and {names[1]} of shape {wanted[1]}, "
             f"not {tuple(rows.shape)} and {tuple(state.shape)}"
         )
 

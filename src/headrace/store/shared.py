@@ -153,6 +153,7 @@ class SharedRows(ArrayStore):
         """Let go of the memory, and of the name if this process made it. GPUs must not read tensors that look into it any more."""
         self._end()
         self.rows = torch.empty((0, *self.shape[1:]), dtype=self.dtype)
+        self.shape = self.rows.shape
 
     def __enter__(self) -> SharedRows:
         return self

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import thread_count
+from headrace._arrays import as_ids_near, check_ids, thread_count
 from headrace._device import device_of
+from headrace.pipeline.stream import InTurn
 from headrace.store.pool import BufferPool, Buffers
-from headrace.store.row_table import DeviceTable, HostTable, InTurn, RowShape
+from headrace.store.raw_rows import piece_rows, pieces
+from headrace.store.row_table import DeviceTable, HostTable, RowShape, check_parts
+
+if TYPE_CHECKING:
+    from headrace.store.disk.partitioned import Partitioned
 
 Initial = Callable[[int, int], Tensor] | tuple[float, int]
 """Rows `begin` to `end` to start from, or (scale, seed) for normal numbers of that standard deviation."""
@@ -20,7 +25,33 @@ Initial = Callable[[int, int], Tensor] | tuple[float, int]
 
 @runtime_checkable
 class TrainedRows(Protocol):
-    """What training asks of rows. Updates are added, so batches in flight never overwrite one another (Marius, section 3)."""
+    """A store whose rows have two parts, parameters and their optimizer's state: `gather` gives both, `add_` and `put_` take both.
+
+    All else is as in `Store`. Training adds its updates, so batches in flight never overwrite one another (Marius, section 3).
+    """
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the parameters: (`num_rows`, `width`)."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters where they lie; `gather` and `scan` give float32."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def table(self) -> Tensor | None:
+        """The parameters of all rows as one tensor, if they are held so."""
+        ...
+
+    @property
+    def disk(self) -> Partitioned | None:
+        """The store of partitions, if only some rows are in memory at a time: walk an order to gather, checkpoint to save."""
+        ...
 
     @property
     def num_rows(self) -> int: ...
@@ -43,6 +74,14 @@ class TrainedRows(Protocol):
 
     def add_(self, ids: Tensor, delta_rows: Tensor, delta_state: Tensor) -> None:
         """Add to rows and states; no id twice in a call.  # [k], [k, width], [k, state]"""
+        ...
+
+    def put_(self, ids: Tensor, rows: Tensor, state: Tensor) -> None:
+        """Replace rows and states; no id twice in a call.  # [k], [k, width], [k, state]"""
+        ...
+
+    def scan(self, *, rows: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """The parameters of all rows, front to back: the id of the first row of a piece, and the piece.  # int, [n, width]"""
         ...
 
 
@@ -70,7 +109,8 @@ class TrainedArray:
         if state.dtype != torch.float32 or state.device != rows.device:
             raise ValueError(f"state must be float32 on {rows.device}, as the rows are; it is {state.dtype} on {state.device}")
         self.rows, self.state, self.seed, self.calls = rows.detach().contiguous(), state.detach().contiguous(), seed, 0
-        shape = RowShape(len(rows), len(rows), rows.shape[1], state.shape[1], rows.dtype)
+        self.shape, self.dtype, self.device = rows.shape, rows.dtype, rows.device
+        self._shape = shape = RowShape(len(rows), len(rows), rows.shape[1], state.shape[1], rows.dtype)
         self._turns = InTurn(rows.device)
         self._table: HostTable | DeviceTable
         if rows.device.type == "cpu":
@@ -78,9 +118,9 @@ class TrainedArray:
             bases = [torch.tensor([max(x.data_ptr(), 1)]) for x in (self.rows, self.state)]
             self._table = HostTable(shape, bases[0], bases[1], thread_count(threads), pool)
         else:
-            with self._turns:  # so that streams of later turns see what this one has made
-                here = torch.zeros(1, dtype=torch.int64, device=rows.device)
-            self._table = DeviceTable(shape, self.rows.unsqueeze(0), self.state.unsqueeze(0), here)
+            with self._turns:  # so that streams of later turns see the zero
+                slot = torch.zeros(1, dtype=torch.int64, device=rows.device)
+            self._table = DeviceTable(shape, self.rows.unsqueeze(0), self.state.unsqueeze(0), slot)
 
     @classmethod
     def create(
@@ -120,8 +160,14 @@ class TrainedArray:
         return self.state.shape[1]
 
     @property
-    def device(self) -> torch.device:
-        return self.rows.device
+    def table(self) -> Tensor:
+        """The rows themselves."""
+        return self.rows
+
+    @property
+    def disk(self) -> None:
+        """All rows are in memory."""
+        return None
 
     @property
     def nbytes(self) -> int:
@@ -140,6 +186,20 @@ class TrainedArray:
             self._table.add(ids, delta_rows, delta_state, seed=self.seed, call=self.calls)
             self.calls += 1
 
+    def put_(self, ids: Tensor, rows: Tensor, state: Tensor) -> None:
+        """Replace rows and states; no id twice in a call.  # [k], [k, width], [k, state]"""
+        ids = as_ids_near(ids, "ids", self.device).to(self.device).long()
+        check_ids(ids, self.num_rows)
+        check_parts(self._shape, ids, rows, state, "rows", "state")
+        with self._turns:
+            self.rows.index_copy_(0, ids, rows.detach().to(self.device, self.dtype))
+            self.state.index_copy_(0, ids, state.detach().to(self.device, torch.float32))
+
+    def scan(self, *, rows: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """All rows, front to back, in pieces of at most `rows`, as float32.  # int, [n, width]"""
+        for begin, end in pieces(self.num_rows, 4 * self.width, most=rows):
+            yield begin, self.gather(torch.arange(begin, end))[0]
+
 
 def initial_rows(init: Initial, begin: int, end: int, width: int, *, threads: int | None = None) -> Tensor:
     """Rows `begin` to `end` as `init` has them; normal numbers depend on seed, id and column alone.  # -> [end - begin, width]"""
@@ -156,7 +216,7 @@ def initial_rows(init: Initial, begin: int, end: int, width: int, *, threads: in
 
 def _fill(rows: Tensor, init: Initial, threads: int | None) -> None:
     """Write the initial rows into `rows`, on any device, a piece at a time."""
-    width, step = rows.shape[1], pieces(rows.shape[1])
+    width, step = rows.shape[1], piece_rows(4 * rows.shape[1])
     in_place = rows.is_cpu and rows.dtype == torch.float32 and not callable(init)
     staging = torch.empty(0 if in_place or callable(init) else min(step, len(rows)), width, pin_memory=rows.is_cuda)
     for begin in range(0, len(rows), step):
@@ -164,12 +224,7 @@ def _fill(rows: Tensor, init: Initial, threads: int | None) -> None:
         if callable(init):
             part.copy_(initial_rows(init, begin, begin + len(part), width))
             continue
-        made = part if in_place else staging[: len(part)]
-        _native.normal_rows(init[1], begin, init[0], made, threads=thread_count(threads))
+        target = part if in_place else staging[: len(part)]
+        _native.normal_rows(init[1], begin, init[0], target, threads=thread_count(threads))
         if not in_place:
-            part.copy_(made.to(rows.device))  # waits until the staging memory is free again
-
-
-def pieces(width: int) -> int:
-    """Rows worth making or moving at a time: 64 MiB of float32."""
-    return max(1, (16 << 20) // max(width, 1))
+            part.copy_(target.to(rows.device))  # waits until the staging memory is free again

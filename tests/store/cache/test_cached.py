@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.store import ArrayStore, BufferPool, Cached, CacheUse, Store
+from headrace.store import ArrayStore, BaseStore, BufferPool, Cached, CacheUse, Store
 
 POLICIES = ["sieve", "lru", "clock", "s3fifo", "planned"]
 
@@ -129,7 +129,7 @@ def test_out_and_pool(rows):
 def test_ids_out_of_range_are_named_and_leave_the_cache_alone(rows, policy):
     store = Cached(ArrayStore(rows), 0.5, policy=policy)
     for bad in (-1, 20):
-        with pytest.raises(IndexError, match=rf"\[1\] is {bad}, but there are rows 0 to 19"):
+        with pytest.raises(IndexError, match=rf"ids\[1\] is {bad}, which is out of range"):
             store.gather(torch.tensor([0, bad]))
     with pytest.raises(ValueError, match="integers"):
         store.gather(torch.tensor([0.5]))
@@ -171,15 +171,15 @@ def test_add_reaches_the_store_and_the_cached_copies(policy):
     assert store.use().requests == before.requests + 40
     with pytest.raises(IndexError, match=r"\[0\] is 20"):
         store.add_(torch.tensor([20]), delta[:1])
-    with pytest.raises(ValueError, match="delta must be of shape"):
+    with pytest.raises(ValueError, match=r"delta must be .*of shape"):
         store.add_(ids, delta[:1])
 
 
 def test_rows_that_cannot_be_written_are_said_to_be(rows):
-    class Plain:
+    class Plain(BaseStore):
         shape, dtype = rows.shape, rows.dtype
 
-        def gather(self, ids, *, out=None):
+        def gather(self, ids, *, out=None, check=True):
             return torch.index_select(rows, 0, ids, out=out)
 
     with pytest.raises(ValueError, match="Plain has no add_"):
@@ -371,7 +371,7 @@ def test_a_gather_that_differs_from_the_plan_is_named_and_may_be_tried_again(row
     for batch in batches[1:]:
         assert torch.equal(store.gather(batch), rows[batch])
     store.plan([torch.tensor([1]), torch.tensor([99])])
-    with pytest.raises(IndexError, match=r"batch 1 of the plan: \[0\] is 99"):
+    with pytest.raises(IndexError, match=r"batches\[1\]\[0\] is 99"):
         store.gather(torch.tensor([1]))
 
 

@@ -38,7 +38,7 @@ class Streamed:
 
     def __init__(self, table, step):
         self.table, self.step = table, step
-        self.num_rows, self.width, self.nbytes = *table.shape, table.nbytes
+        self.num_rows, self.width, self.nbytes, self.disk = *table.shape, table.nbytes, self
 
     def gather(self, ids):
         raise IndexError("not resident")

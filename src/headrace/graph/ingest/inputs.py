@@ -103,18 +103,18 @@ def _width(table: AnyTable) -> int:
 
 def _edge_columns(table: AnyTable, options: IngestOptions) -> list[int]:
     width = _width(table)
-    found = [
+    columns = [
         column_index(table.path, options.src_column, table.names, width, "src_column", 0),
         column_index(table.path, options.dst_column, table.names, width, "dst_column", 1),
     ]
     if options.weight_column is not None:
-        found.append(column_index(table.path, options.weight_column, table.names, width, "weight_column", 2))
-    if len(set(found)) < len(found):
+        columns.append(column_index(table.path, options.weight_column, table.names, width, "weight_column", 2))
+    if len(set(columns)) < len(columns):
         raise IngestError(f"{table.path}: src_column, dst_column and weight_column must be different columns")
     if isinstance(table, ParquetTable):
-        for at, argument in zip(found, ("src_column", "dst_column", "weight_column"), strict=False):
+        for at, argument in zip(columns, ("src_column", "dst_column", "weight_column"), strict=False):
             _require_type(table, at, argument, "number" if argument == "weight_column" else "id")
-    return found
+    return columns
 
 
 def _require_type(table: ParquetTable, at: int, argument: str, use: str) -> None:
@@ -142,15 +142,15 @@ def _open_nodes(options: IngestOptions, block: int, budget: Budget, threads: int
         raise IngestError(f"nodes: {options.nodes} is empty: leave it out, or give a table of nodes")
     assert not isinstance(table, NpyTable)
     names, width = table.names, _width(table)
-    found = [column_index(table.path, options.id_column, names, width, "id_column", 0)]
+    columns = [column_index(table.path, options.id_column, names, width, "id_column", 0)]
     for argument in ("label_column", "split_column"):
-        given = getattr(options, argument)
-        found.append(-1 if given is None else column_index(table.path, given, names, width, argument, 0))
-    found += [column_index(table.path, given, names, width, "feature_columns", 0) for given in options.feature_columns]
-    used = [at for at in found if at >= 0]
+        column = getattr(options, argument)
+        columns.append(-1 if column is None else column_index(table.path, column, names, width, argument, 0))
+    columns += [column_index(table.path, column, names, width, "feature_columns", 0) for column in options.feature_columns]
+    used = [at for at in columns if at >= 0]
     if len(set(used)) < len(used):
         raise IngestError(f"{table.path}: a column is named twice among id, label, split and features")
-    return table, found
+    return table, columns
 
 
 def _header_evidence(named: tuple[Column, ...]) -> tuple[Column, ...]:

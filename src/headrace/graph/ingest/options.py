@@ -75,8 +75,8 @@ class IngestOptions:
     threads: int | None = field(default=None, metadata=_help("Threads to parse and sort with. Default: every processor."))
 
     def __post_init__(self) -> None:
-        given = (self.edges,) if isinstance(self.edges, str | os.PathLike) else self.edges
-        object.__setattr__(self, "edges", tuple(Path(path) for path in given))
+        edges = (self.edges,) if isinstance(self.edges, str | os.PathLike) else self.edges
+        object.__setattr__(self, "edges", tuple(Path(path) for path in edges))
         for name in ("output", "nodes", "features", "labels", "split"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else Path(value))

@@ -24,8 +24,8 @@ class PositionalRows:
     """The .npy files of an import, checked against each other before anything long begins."""
 
     def __init__(self, options: IngestOptions) -> None:
-        given = {name: getattr(options, name) for name in ("features", "labels", "split")}
-        self._files: dict[str, Path] = {name: path for name, path in given.items() if path is not None}
+        files = {name: getattr(options, name) for name in ("features", "labels", "split")}
+        self._files: dict[str, Path] = {name: path for name, path in files.items() if path is not None}
         self.num_nodes = options.num_nodes
         source = "num_nodes"
         for name, path in self._files.items():

@@ -42,7 +42,7 @@ def scratch_folder(target: Path) -> Iterator[Scratch]:
 
     The lock tells a folder that is in use from one whose import was killed: it goes with the process.
     """
-    made = [parent for parent in (target.absolute().parent, *target.absolute().parent.parents) if not parent.exists()]
+    parents = [parent for parent in (target.absolute().parent, *target.absolute().parent.parents) if not parent.exists()]
     prefix = f".{target.name}.import-"
     folder: Path | None = None
     scratch: Scratch | None = None
@@ -60,7 +60,7 @@ def scratch_folder(target: Path) -> Iterator[Scratch]:
             scratch.close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
-        for parent in made:
+        for parent in parents:
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
 

@@ -33,10 +33,10 @@ class Table(Protocol):
     def batches(self, wanted: Sequence[Wanted]) -> Iterator[Batch]: ...
 
 
-def kind_of(path: Path, given: str = "auto") -> str:
+def kind_of(path: Path, kind: str = "auto") -> str:
     """text, parquet or npy, as told or by the name of the file."""
-    if given != "auto":
-        return "text" if given in ("csv", "tsv") else given
+    if kind != "auto":
+        return "text" if kind in ("csv", "tsv") else kind
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if suffix.lower() in _TEXT:
         return "text"
@@ -151,19 +151,19 @@ def npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
         raise IngestError(f"{path} is not a usable .npy file: {error}") from None
 
 
-def column_index(path: Path, given: Column, names: tuple[str, ...] | None, width: int, argument: str, default: int) -> int:
+def column_index(path: Path, column: Column, names: tuple[str, ...] | None, width: int, argument: str, default: int) -> int:
     """The place of a column given by name or number."""
-    if given is None:
+    if column is None:
         index = default
-    elif names is not None and given in names:
-        index = names.index(str(given))
-        if names.count(str(given)) > 1:
-            raise IngestError(f"{argument}: {path} has more than one column {given!r}: give its number, from 0")
-    elif isinstance(given, int) or given.isdigit():
-        index = int(given)
+    elif names is not None and column in names:
+        index = names.index(str(column))
+        if names.count(str(column)) > 1:
+            raise IngestError(f"{argument}: {path} has more than one column {column!r}: give its number, from 0")
+    elif isinstance(column, int) or column.isdigit():
+        index = int(column)
     else:
         known = f"its columns are {', '.join(names)}" if names else "it has no header: give a number, from 0"
-        raise IngestError(f"{argument}: {path} has no column {given!r}; {known}")
+        raise IngestError(f"{argument}: {path} has no column {column!r}; {known}")
     if not 0 <= index < width:
         remedy = f": name another with {argument}, or say delimiter" if width < 2 else f": choose 0 to {width - 1}"
         raise IngestError(f"{argument}: {path} has {width} column{'s' * (width != 1)}, and none is number {index}{remedy}")

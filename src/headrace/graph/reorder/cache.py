@@ -56,8 +56,8 @@ def cache_misses(
 def last_level_cache() -> int:
     """Bytes of the largest cache of this machine's processors, 32 MiB where the system does not tell."""
     sizes = [_ASSUMED_CACHE // 1024]
-    found = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    known = [int(text[:-1]) for text in found if text[:-1].isdigit() and text.endswith("K")]
+    texts = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    known = [int(text[:-1]) for text in texts if text[:-1].isdigit() and text.endswith("K")]
     return max(known or sizes) * 1024
 
 

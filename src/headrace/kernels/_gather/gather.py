@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids_near, thread_argument, thread_count
+from headrace._arrays import as_ids_near, check_ids, thread_argument, thread_count
 from headrace.kernels._aggregate import gpu as _gpu
 from headrace.kernels._aggregate.work import Work
 from headrace.kernels._direct import direct
-from headrace.kernels._gather.sharded import check_ids
 from headrace.kernels._on_gpu import on_gpu
 
 
@@ -65,9 +64,9 @@ def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int, check: bool) -> None
         x, out = _bytes(x), _bytes(out)
     try:
         _native.gather(x.detach(), ids, out, workers)
-    except ValueError as error:
-        low, high = _native.id_range(ids, workers)
-        raise IndexError(f"ids from {low} to {high} for {len(x)} rows: {error}") from None
+    except ValueError:
+        check_ids(ids, len(x))
+        raise
 
 
 def _run_on_gpu(x: Tensor, ids: Tensor, out: Tensor, check: bool) -> None:

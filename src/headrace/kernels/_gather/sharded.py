@@ -14,6 +14,7 @@ from math import gcd
 import torch
 from torch import Tensor
 
+from headrace._arrays import check_ids
 from headrace.kernels._on_gpu import on_gpu
 
 
@@ -127,15 +128,6 @@ def gather_sharded_reference(shards: Sequence[Tensor], shard: Tensor, row: Tenso
         if shard[node] >= 0:
             out[at] = shards[int(shard[node])][int(row[node])]
     return out
-
-
-def check_ids(ids: Tensor, rows: int) -> None:
-    """IndexError unless every id names a row. Of ids on a GPU it waits for them."""
-    if len(ids) == 0:
-        return
-    low, high = torch.stack(ids.aminmax()).tolist()
-    if low < 0 or high >= rows:
-        raise IndexError(f"ids from {low} to {high} for {rows} rows: id out of range")
 
 
 def _addresses(bases: Sequence[int], stride: int, device: torch.device) -> tuple[Tensor, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Literal, get_args
 
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, first_outside, thread_count
+from headrace._arrays import as_ids, check_ids, thread_count
 from headrace._sizes import parse_size
 from headrace.store.cache.rows import CachedRows, DeviceRows, HostRows
 from headrace.store.cache.use import CacheSeconds, CacheUse
 from headrace.store.pool import BufferPool
-from headrace.store.store import Store
+from headrace.store.store import BaseStore, Store, WritableStore, check_out, check_rows
 
 Policy = Literal["sieve", "lru", "clock", "s3fifo", "planned"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
-class Cached:
+class Cached(BaseStore):
     """A `Store` that keeps some rows of another one in memory or on a GPU.
 
     `capacity` is bytes (an int, or a text such as "4GiB"), or a float: a share of the rows. Each gather fetches the distinct rows
@@ -59,7 +59,8 @@ class Cached:
         self.store = store
         self.policy = policy
         self.lookahead = lookahead
-        self.capacity_rows = _capacity_rows(capacity, store)
+        self.shape, self.dtype = store.shape, store.dtype
+        self.capacity_rows = _capacity_rows(capacity, len(self), self.row_bytes)
         shape = (self.capacity_rows, *store.shape[1:])
         place = torch.device(device)
         if place.type not in ("cpu", "cuda"):
@@ -70,7 +71,8 @@ class Cached:
         else:
             pool = pool if pool is not None else BufferPool(limit=256 << 20)
             self._rows = HostRows(shape, store.dtype, threads=thread_count(threads), pool=pool)
-        nodes = store.shape[0]
+        self.device = self._rows.device  # of the cached rows, and of what `gather` returns
+        nodes = len(self)
         self._plan = _native.PlannedCache(nodes, self.capacity_rows, lookahead) if policy == "planned" else None
         self._slots: _native.Cache = self._plan or _native.OnlineCache(policy, nodes, self.capacity_rows)
         self._coming: Iterator[Any] = iter(())
@@ -80,33 +82,13 @@ class Cached:
         self._writers = 0  # waiting, or at it
         self.reset()
 
-    def __len__(self) -> int:
-        return self.store.shape[0]
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.store.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.store.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the cached rows lie, and what `gather` returns."""
-        return self._rows.device
-
     def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
         """Rows by id, on the cache's device. Ids are looked at in any case.  # [n] -> [n, d]"""
         wanted = self._checked(ids, "ids")
-        shape = (len(wanted), *self.shape[1:])
         if out is None:
-            out = self._rows.empty(shape)
-        elif out.shape != shape or out.dtype != self.dtype or out.device != self.device or not out.is_contiguous():
-            raise ValueError(
-                f"out must be contiguous, {self.dtype}, of shape {shape} and on {self.device}; "
-                f"it is {out.dtype}, {tuple(out.shape)}, on {out.device}"
-            )
+            out = self._rows.empty((len(wanted), *self.shape[1:]))
+        else:
+            check_out(out, len(wanted), self)
         access, policy = self._begin(wanted)
         complete, fetch, copy = False, 0.0, 0.0
         try:
@@ -128,18 +110,26 @@ class Cached:
         A gather sees all of it or nothing. Cached copies are read again from the wrapped store, whose arithmetic (order of repeated
         ids, rounding) thereby is the only one.
         """
-        write = getattr(self.store, "add_", None)
-        if write is None:
-            raise ValueError(f"the wrapped {type(self.store).__name__} has no add_: its rows cannot be written")
+        self._write(self._writable().add_, ids, delta, "delta")
+
+    def put_(self, ids: Tensor, rows: Tensor) -> None:
+        """Put `rows[i]` in place of row `ids[i]`, no id twice, in the wrapped store and in the cache.  # [n], [n, d]"""
+        self._write(self._writable().put_, ids, rows, "rows")
+
+    def _writable(self) -> WritableStore:
+        if not isinstance(self.store, WritableStore):
+            raise ValueError(f"the wrapped {type(self.store).__name__} has no add_ and put_: its rows cannot be written")
+        return self.store
+
+    def _write(self, write: Callable[[Tensor, Tensor], None], ids: Tensor, rows: Tensor, name: str) -> None:
         wanted = self._checked(ids, "ids")
-        if delta.shape != (len(wanted), *self.shape[1:]):
-            raise ValueError(f"delta must be of shape {(len(wanted), *self.shape[1:])}, not {tuple(delta.shape)}")
+        check_rows(wanted, rows, self, name)
         with self._turn:
             self._writers += 1  # from here on no gather begins
             try:
                 self._turn.wait_for(lambda: self._gathering == 0)
                 try:
-                    write(self._for_store(wanted), self._for_store(delta))
+                    write(self._for_store(wanted), self._for_store(rows))
                 finally:  # a write that failed may have been done in part
                     self._read_again(wanted)
             finally:
@@ -203,13 +193,9 @@ class Cached:
             self._counts["misses"] += requests - access.hits
             self._counts["bypassed"] += int((access.fill < 0).sum())
             self._counts["evictions"] += len(access.evicted)
-            self._counts["bytes_moved"] += fetched * self._row_bytes
+            self._counts["bytes_moved"] += fetched * self.row_bytes
             for part in self._seconds:
                 self._seconds[part] += getattr(seconds, part)
-
-    @property
-    def _row_bytes(self) -> int:
-        return _row_bytes(self.store)
 
     def _fetched(self, access: _native.Access, out: Tensor) -> Tensor:
         ids = self._for_store(torch.from_numpy(access.fetch))
@@ -223,26 +209,26 @@ class Cached:
         return out.copy_(fetched, non_blocking=self.device.type == "cuda") if all_missing else self._rows.received(fetched)
 
     def _for_store(self, tensor: Tensor) -> Tensor:
-        return tensor.to(getattr(self.store, "device", torch.device("cpu")))
+        return tensor.to(self.store.device)
 
     def _read_again(self, ids: Tensor) -> None:
-        found = self._slots.find(ids)
-        if len(found.fetch) == 0:
+        held = self._slots.find(ids)
+        if len(held.fetch) == 0:
             return
         try:
-            rows = self.store.gather(self._for_store(torch.from_numpy(found.fetch)))
-            self._rows.keep(found.fill, self._rows.received(rows))
+            rows = self.store.gather(self._for_store(torch.from_numpy(held.fetch)))
+            self._rows.keep(held.fill, self._rows.received(rows))
         except BaseException:
-            self._slots.forget(found.fill)
+            self._slots.forget(held.fill)
             raise
-        self._counts["bytes_moved"] += len(found.fetch) * self._row_bytes
+        self._counts["bytes_moved"] += len(held.fetch) * self.row_bytes
 
     def _look_ahead(self, ids: Tensor) -> float:
         """Announces coming batches until the window is full, and checks that `ids` are next. Gives the seconds of the former."""
         assert self._plan is not None
         seconds = 0.0
         while self._plan.announced <= self.lookahead and (batch := next(self._coming, None)) is not None:
-            planned = self._checked(batch, f"batch {self._announced} of the plan")
+            planned = self._checked(batch, f"batches[{self._announced}]")
             begin = perf_counter()
             self._plan.announce(planned)
             seconds += perf_counter() - begin
@@ -259,22 +245,14 @@ class Cached:
         if isinstance(ids, Tensor) and self.device.type != "cpu":
             ids = ids.cpu()
         wanted = as_ids(ids, name, dtype=torch.int64)
-        low, high = _native.id_range(wanted, 1)
-        if len(wanted) and (low < 0 or high >= len(self)):
-            at = first_outside(wanted, 0, len(self))
-            raise IndexError(f"{name}: [{at}] is {int(wanted[at])}, but there are rows 0 to {len(self) - 1}")
+        check_ids(wanted, len(self), name=name)
         return wanted
 
 
-def _row_bytes(store: Store) -> int:
-    return store.shape[1:].numel() * torch.empty(0, dtype=store.dtype).element_size()
-
-
-def _capacity_rows(capacity: int | float | str, store: Store) -> int:
+def _capacity_rows(capacity: int | float | str, rows: int, row_bytes: int) -> int:
     """How many rows fit: no more than there are."""
     if isinstance(capacity, bool) or not isinstance(capacity, int | float | str):
         raise TypeError(f"capacity must be bytes (an int, or a text such as '4GiB') or a float share of the rows, not {capacity!r}")
-    rows = store.shape[0]
     if isinstance(capacity, float):
         if not 0 <= capacity <= 1:
             raise ValueError(f"a float capacity is a share of the rows, from 0 to 1, not {capacity}: give bytes as an int")
@@ -282,4 +260,4 @@ def _capacity_rows(capacity: int | float | str, store: Store) -> int:
     size = parse_size(capacity)
     if size < 0:
         raise ValueError(f"capacity must not be negative, got {capacity}")
-    return min(size // max(_row_bytes(store), 1), rows)
+    return min(size // max(row_bytes, 1), rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._device import device_of
+from headrace.pipeline.stream import InTurn
 from headrace.store.pool import BufferPool
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
@@ -78,9 +78,9 @@ class DeviceRows:
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, *, device: torch.device) -> None:
         self.device = device_of(device)
         self.rows = torch.empty(shape, dtype=dtype, device=self.device)
-        self._lock = threading.Lock()
-        self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._last.record(torch.cuda.current_stream(self.device))  # what this memory was used for before
+        self._turns = InTurn(self.device, self.rows)  # whoever frees the cache frees it after the work of all streams
+        with self._turns:  # so that streams of later turns wait for what this memory was used for before
+            pass
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         return torch.empty(shape, dtype=self.rows.dtype, device=self.device)
@@ -97,7 +97,7 @@ class DeviceRows:
         into = _words(out)
         if into.numel() == 0:
             return
-        with self._in_turn():
+        with self._turns:
             if len(missed) < len(where):  # those that missed read slot 0, and are written over
                 torch.index_select(_words(self.rows), 0, self._sent(where.clamp_(min=0)), out=into)
             if len(missed):
@@ -111,7 +111,7 @@ class DeviceRows:
         kept = (where >= 0).nonzero().flatten()
         if len(kept) == 0 or self.rows.numel() == 0:
             return
-        with self._in_turn():
+        with self._turns:
             rows = _words(fetched)
             if len(kept) < len(where):
                 rows = rows.index_select(0, self._sent(kept))
@@ -119,26 +119,6 @@ class DeviceRows:
 
     def _sent(self, ids: Tensor) -> Tensor:
         return ids.pin_memory().to(self.device, non_blocking=True)
-
-    def _in_turn(self) -> _Turn:
-        return _Turn(self.rows, self._lock, self._last)
-
-
-class _Turn:
-    """In this block the current stream comes after all earlier blocks."""
-
-    def __init__(self, rows: Tensor, lock: threading.Lock, last: torch.cuda.Event) -> None:
-        self.rows, self.lock, self.last = rows, lock, last
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        stream = torch.cuda.current_stream(self.rows.device)
-        stream.wait_event(self.last)
-        self.rows.record_stream(stream)  # whoever frees the cache frees it after this stream's work
-
-    def __exit__(self, *_: object) -> None:
-        self.last.record(torch.cuda.current_stream(self.rows.device))
-        self.lock.release()
 
 
 def _words(rows: Tensor) -> Tensor:

@@ -194,8 +194,8 @@ class PartitionBuffer:
         self.moves.files.close()
 
     def _read_on(self) -> None:
-        while (found := self._next_load()) is not None:
-            partition, slot = found
+        while (load := self._next_load()) is not None:
+            partition, slot = load
             try:
                 self.moves.load(partition, slot)
             except BaseException as error:

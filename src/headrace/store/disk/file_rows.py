@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, as_tensor, thread_count
+from headrace._arrays import as_ids, as_tensor, check_ids, thread_count
 from headrace.kernels import gather
-from headrace.kernels._gather.sharded import check_ids
 from headrace.store.disk.mapped import mapped_place
 from headrace.store.pool import BufferPool
-from headrace.store.tiers.moves import as_bytes
+from headrace.store.raw_rows import as_bytes
+from headrace.store.store import BaseStore, check_out, check_rows
 
 
-class FileRows:
+class FileRows(BaseStore):
     """The rows of an `.npy` file as a `Store`. Nothing is held in memory.
 
     A gather sorts the ids, reads rows that touch in one call, and has `threads` reads under way: a disk answers many questions at
     a time faster than one after another, and a thread that waits costs no processor. `mapped` reads through a memory map instead,
     which is as fast where the file is in the page cache already. `dtype` names the type of rows that numpy has none for: bfloat16
-    is stored as the bits of int16. `writable` allows `add_`, which changes the file.
+    is stored as the bits of int16. `writable` allows `add_` and `put_`, which change the file.
 
     >>> import numpy, os, tempfile, torch
     >>> from headrace.store import FileRows
@@ -64,10 +63,10 @@ class FileRows:
             raise ValueError("this is no whole memory map of a file (a part of one?): give the path of an .npy file")
         if not array.flags.c_contiguous or array.ndim == 0:
             raise ValueError("the memory map's rows do not lie one after the other (Fortran order?): save it in C order")
-        made = cls.__new__(cls)
+        store = cls.__new__(cls)
         path, shape, writable = Path(array.filename), tuple(int(n) for n in array.shape), array.mode in ("r+", "w+")
-        made._open(path, array.offset, shape, _torch_type(array.dtype, dtype, path), threads, False, writable, pool)
-        return made
+        store._open(path, array.offset, shape, _torch_type(array.dtype, dtype, path), threads, False, writable, pool)
+        return store
 
     @classmethod
     def of_tensor(cls, rows: Tensor, *, threads: int = 16, pool: BufferPool | None = None) -> FileRows | None:
@@ -81,9 +80,9 @@ class FileRows:
         place = mapped_place(rows)
         if place is None or rows.dim() == 0:
             return None
-        made = cls.__new__(cls)
-        made._open(place.path, place.offset, tuple(rows.shape), rows.dtype, threads, False, False, pool)
-        return made
+        store = cls.__new__(cls)
+        store._open(place.path, place.offset, tuple(rows.shape), rows.dtype, threads, False, False, pool)
+        return store
 
     def _open(
         self,
@@ -98,7 +97,6 @@ class FileRows:
     ) -> None:
         self.path, self.shape, self.dtype = path, torch.Size(shape), dtype
         self.threads, self.mapped, self.writable, self.pool = thread_count(threads), mapped, writable, pool
-        self.row_bytes = prod(shape[1:]) * dtype.itemsize
         self._offset = offset
         self._fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._fd)
@@ -108,18 +106,15 @@ class FileRows:
             raise ValueError(f"{path} is cut short: {shape} of {dtype} need {needed} bytes, it has {size}")
         self._map = self._mapped() if mapped or writable else None
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
         """Rows by id. They are checked in any case.  # [n] -> [n, d]"""
         ids = as_ids(ids, "ids")
         check_ids(ids, len(self))
-        shape = (len(ids), *self.shape[1:])
         if out is None:
+            shape = (len(ids), *self.shape[1:])
             out = torch.empty(shape, dtype=self.dtype) if self.pool is None else self.pool.empty(shape, self.dtype)
-        elif out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
-            raise ValueError(f"out must be contiguous, {self.dtype}, of shape {shape}; it is {out.dtype}, {tuple(out.shape)}")
+        else:
+            check_out(out, len(ids), self)
         self.read(ids, out)
         return out
 
@@ -147,15 +142,14 @@ class FileRows:
         except ValueError as error:
             raise OSError(f"{self.path}: {error}") from None
 
-    def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Put rows in place of those of `ids`, no id twice."""
-        as_bytes(self._writable())[ids.long()] = as_bytes(rows)
-
     def add_(self, ids: Tensor, delta: Tensor) -> None:
-        """Add `delta[i]` to row `ids[i]`, repeated ids included. `flush` makes sure of it.  # [n], [n, d]"""
-        ids = as_ids(ids, "ids")
-        check_ids(ids, len(self))
-        self._writable().index_add_(0, ids.long(), delta)
+        """Add `delta[i]` to row `ids[i]`, repeated ids included. After `flush` it is on the disk.  # [n], [n, d]"""
+        self._writable().index_add_(0, self._positions(ids), delta)
+
+    def put_(self, ids: Tensor, rows: Tensor) -> None:
+        """Put `rows[i]` in place of row `ids[i]`, no id twice. After `flush` they are on the disk.  # [n], [n, d]"""
+        check_rows(ids, rows, self, "rows")
+        as_bytes(self._writable())[self._positions(ids)] = as_bytes(rows.detach().contiguous())
 
     def flush(self) -> None:
         """Wait until what was written is on the disk."""
@@ -164,6 +158,11 @@ class FileRows:
     def close(self) -> None:
         self._close()
         self._fd = -1  # the number may soon be that of another file
+
+    def _positions(self, ids: Tensor) -> Tensor:
+        ids = as_ids(ids, "ids")
+        check_ids(ids, len(self))
+        return ids.long()
 
     def _writable(self) -> Tensor:
         if self._map is None or not self.writable:
@@ -198,11 +197,11 @@ def _header(file: Any, path: str | os.PathLike[str]) -> tuple[int, tuple[int, ..
 
 def _torch_type(stored: np.dtype[Any], wanted: torch.dtype | None, path: str | os.PathLike[str]) -> torch.dtype:
     try:
-        found = torch.from_numpy(np.empty(0, stored)).dtype
+        dtype = torch.from_numpy(np.empty(0, stored)).dtype
     except (TypeError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)} holds {stored}, which torch has no type for: {error}") from None
-    if wanted is None or wanted == found:
-        return found
-    if wanted.itemsize != found.itemsize or wanted != torch.bfloat16:
+    if wanted is None or wanted == dtype:
+        return dtype
+    if wanted.itemsize != dtype.itemsize or wanted != torch.bfloat16:
         raise ValueError(f"{os.fspath(path)} holds {stored}, not {wanted}")
     return wanted

@@ -10,11 +10,11 @@ from collections import Counter
 import torch
 from torch import Tensor
 
+from headrace.pipeline.stream import InTurn
 from headrace.store.disk.access import DiskAccess
 from headrace.store.disk.files import PartitionFiles
 from headrace.store.disk.slots import Slots
 from headrace.store.disk.use import BusyClock
-from headrace.store.row_table import InTurn
 
 _PIECE = 16 << 20  # bytes whose checksum is taken at a time
 

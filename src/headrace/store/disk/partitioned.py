@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace._arrays import thread_count
+from headrace._arrays import as_ids_near, check_ids, thread_count
 from headrace._device import device_of
 from headrace.store.disk.access import Direct, DiskAccess
 from headrace.store.disk.buffer import PartitionBuffer
@@ -24,6 +24,7 @@ from headrace.store.disk.slots import DeviceSlots, HostSlots, Slots
 from headrace.store.disk.use import PartitionedUse
 from headrace.store.disk.walk import PartitionOrder, Walk, check_order
 from headrace.store.pool import Buffers
+from headrace.store.row_table import check_parts
 from headrace.store.trained import Initial
 
 
@@ -57,7 +58,8 @@ class Partitioned:
     """
 
     def __init__(self, files: PartitionFiles, slots: Slots, disk: DiskAccess, capacity: int, readers: int, writers: int) -> None:
-        self.capacity, self.device = capacity, slots.device
+        self.capacity, self.device, shape = capacity, slots.device, files.layout.shape
+        self.shape, self.dtype = torch.Size((shape.num_rows, shape.width)), shape.dtype
         self._files, self._disk = files, disk
         self._moves = PartitionMoves(files, slots, disk)
         self._buffer = PartitionBuffer(self._moves, readers=readers, writers=writers)
@@ -156,8 +158,14 @@ class Partitioned:
         return self._files.layout.shape.state
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self._files.layout.shape.dtype
+    def table(self) -> None:
+        """Rows are in several files, not in one tensor."""
+        return None
+
+    @property
+    def disk(self) -> Partitioned:
+        """This store: only some of its rows are in memory at a time."""
+        return self
 
     @property
     def partitions(self) -> int:
@@ -211,6 +219,25 @@ class Partitioned:
         with self._buffer.call(adds=True) as table, self._moves.turns:
             self._moves.touch(table.add(ids, delta_rows, delta_state, seed=self._files.seed, call=self._calls))
             self._calls += 1
+
+    def put_(self, ids: Tensor, rows: Tensor, state: Tensor) -> None:
+        """Replace rows and states of resident partitions; no id twice in a call.  # [k], [k, width], [k, state]"""
+        ids, shape = as_ids_near(ids, "ids", self.device).to(self.device).long(), self._files.layout.shape
+        check_ids(ids, self.num_rows)
+        check_parts(shape, ids, rows, state, "rows", "state")
+        rows, state = rows.detach().to(self.device, self.dtype), state.detach().to(self.device, torch.float32)
+        touched = torch.zeros(self.partitions, dtype=torch.uint8, device=self.device)
+        partition = ids // max(shape.rows_per_part, 1)
+        with self._buffer.call(adds=True) as table, self._moves.turns:
+            table.gather(ids)  # IndexError names a partition that is not resident
+            for number in partition.unique().tolist():
+                slot, chosen = self._buffer.slot_of(number), (partition == number).nonzero().flatten()
+                assert slot is not None
+                slot_rows, slot_states = self._moves.slots.parts_of(slot)
+                slot_rows[ids[chosen] - number * shape.rows_per_part] = rows[chosen]
+                slot_states[ids[chosen] - number * shape.rows_per_part] = state[chosen]
+                touched[number] = 1
+            self._moves.touch(touched)
 
     def walk(self, order: PartitionOrder) -> Walk:
         """Take an order's partitions through the buffer. What is resident already is not read again; use it in a `with` block."""

@@ -14,7 +14,8 @@ from headrace.store.disk.buffer import PartitionBuffer
 from headrace.store.disk.files import Layout, PartitionFiles
 from headrace.store.disk.moves import PartitionMoves
 from headrace.store.disk.slots import aligned_memory
-from headrace.store.trained import Initial, initial_rows, pieces
+from headrace.store.raw_rows import piece_rows
+from headrace.store.trained import Initial, initial_rows
 
 _BLOCK = 16 << 20  # bytes written at a time
 
@@ -44,7 +45,7 @@ def write_initial(files: PartitionFiles, partition: int, init: Initial, disk: Di
 def _contents(layout: Layout, partition: int, init: Initial, threads: int | None) -> Iterator[Tensor]:
     """The bytes of a new partition's file, from front to back."""
     begin, end = layout.rows_of(partition)
-    for first in range(begin, end, step := pieces(layout.shape.width)):
+    for first in range(begin, end, step := piece_rows(4 * layout.shape.width)):
         rows = initial_rows(init, first, min(first + step, end), layout.shape.width, threads=threads)
         yield rows.to(layout.shape.dtype).contiguous().view(-1).view(torch.uint8)
     left = layout.file_bytes - (end - begin) * layout.row_bytes
@@ -57,7 +58,7 @@ def _contents(layout: Layout, partition: int, init: Initial, threads: int | None
 def scan_rows(moves: PartitionMoves, buffer: PartitionBuffer, rows: int | None) -> Iterator[tuple[int, Tensor]]:
     """Pieces of all rows in order, from slots where they are in memory."""
     layout = moves.files.layout
-    step = min(rows or pieces(layout.shape.width), max(layout.shape.rows_per_part, 1))
+    step = min(rows or piece_rows(4 * layout.shape.width), max(layout.shape.rows_per_part, 1))
     memory = aligned_memory(step * layout.row_bytes + 2 * layout.align)
     for partition in range(layout.partitions):
         begin, end = layout.rows_of(partition)
@@ -71,8 +72,7 @@ def scan_rows(moves: PartitionMoves, buffer: PartitionBuffer, rows: int | None) 
                     data = moves.slots.bytes_of(slot, *slice_)
                 else:
                     data = _read(moves.files, partition, moves.disk, memory, slice_)
-                found = data.view(layout.shape.dtype).view(last - first, layout.shape.width)
-                piece = found.to(torch.float32, copy=True)
+                piece = data.view(layout.shape.dtype).view(last - first, layout.shape.width).to(torch.float32, copy=True)
             yield first, piece
 
 

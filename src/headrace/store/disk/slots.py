@@ -45,6 +45,10 @@ class Slots(Protocol):
         """Some bytes of a slot, on the host: a view, or a copy."""
         ...
 
+    def parts_of(self, slot: int) -> tuple[Tensor, Tensor]:
+        """Views of a slot's rows and states.  # -> [rows_per_part, width], [rows_per_part, state]"""
+        ...
+
 
 class HostSlots:
     """Slots in main memory."""
@@ -76,6 +80,10 @@ class HostSlots:
 
     def bytes_of(self, slot: int, begin: int, end: int) -> Tensor:
         return self._memory[slot][begin:end]
+
+    def parts_of(self, slot: int) -> tuple[Tensor, Tensor]:
+        rows, states = slot_views(self.layout, self._memory[slot].unsqueeze(0))
+        return rows[0], states[0]
 
 
 class DeviceSlots:
@@ -142,6 +150,9 @@ class DeviceSlots:
 
     def bytes_of(self, slot: int, begin: int, end: int) -> Tensor:
         return self._memory[slot, begin:end].cpu()
+
+    def parts_of(self, slot: int) -> tuple[Tensor, Tensor]:
+        return self._rows[slot], self._states[slot]
 
 
 def slot_views(layout: Layout, memory: Tensor) -> tuple[Tensor, Tensor]:

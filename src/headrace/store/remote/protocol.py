@@ -12,8 +12,8 @@ from headrace.ranks.exchange import Exchange, Transfer
 from headrace.ranks.ranks import Ranks
 
 _ADVICE = (
-    "Every rank must make the same calls of gather, prefetch, add_ and finish; one without a batch passes empty ids, one that has "
-    "no more calls finish()"
+    "Every rank must make the same calls of gather, prefetch, add_, put_ and finish; one without a batch passes empty ids, "
+    "one that has no more calls finish()"
 )
 
 
@@ -23,6 +23,7 @@ class Kind(IntEnum):
     gather = 0
     add = 1
     finished = 2  # it has nothing to ask any more, and answers the others
+    put = 3
 
 
 class RowExchange(Exchange):

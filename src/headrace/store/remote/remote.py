@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace._arrays import as_ids, as_tensor, first_outside
+from headrace._arrays import as_ids, as_tensor, check_ids
 from headrace._device import device_of
 from headrace.kernels import gather
 from headrace.ranks.exchange import Transfer
@@ -21,16 +21,12 @@ from headrace.store.remote.owners import Owners
 from headrace.store.remote.protocol import Kind, RowExchange
 from headrace.store.remote.replicas import Replicas
 from headrace.store.remote.use import RemoteUse
-from headrace.store.store import Store
+from headrace.store.store import BaseStore, Store, WritableStore, check_rows
 
 T = TypeVar("T")
 
 
-class _Writable(Protocol):
-    def add_(self, ids: Tensor, delta: Tensor) -> None: ...
-
-
-class Remote:
+class Remote(BaseStore):
     """Rows partitioned over the ranks of a process group; hot ones may be copied to every rank.
 
     A gather is three collectives: counts, ids, rows. It is collective: every rank makes the same calls of `gather`, `prefetch`,
@@ -92,7 +88,7 @@ class Remote:
         self._join(owners, group=group, device=device, timeout=timeout, ahead=ahead)
         self._hold(rows, replicate, threads=threads, problem=None)
         copied = self.replicas.copied
-        step = max(1, (64 << 20) // max(1, self._row_bytes))
+        step = max(1, (64 << 20) // max(1, self.row_bytes))
         parts = -(-self._most_copied // step)  # as many on every rank, since a gather is collective
         copies = [self.gather(copied[at * step : (at + 1) * step]) for at in range(parts)]
         self.replicas.fill(torch.cat(copies) if copies else torch.empty((0, *self.shape[1:]), dtype=self.dtype))
@@ -114,8 +110,8 @@ class Remote:
     def _hold(self, rows: Any, replicate: Tensor | None, *, threads: int | None, problem: str | None) -> None:
         """Take the share, once all ranks agree that they hold parts of one thing."""
         exchange, owners = self._exchange, self.owners
-        is_store = isinstance(rows, Store) and not isinstance(rows, Tensor)  # a tensor has all the names of one
-        self.local: Store = rows if is_store else ArrayStore(rows, threads=threads)
+        self.local: Store = rows if isinstance(rows, Store) else ArrayStore(rows, threads=threads)
+        self.shape, self.dtype = torch.Size((owners.num_nodes, *self.local.shape[1:])), self.local.dtype
         if owners.ranks != exchange.size:
             problem = problem or f"owners are for {owners.ranks} ranks, the group has {exchange.size}"
         elif self.local.shape[0] != owners.size(exchange.rank):
@@ -143,18 +139,6 @@ class Remote:
         self._most_copied = max(told["copied"])
         self._id_dtype = torch.int32 if max(told["rows"]) < 1 << 31 else torch.int64
         self._width = self.local.shape[1:].numel()
-        self._row_bytes = self._width * torch.empty(0, dtype=self.dtype).element_size()
-
-    def __len__(self) -> int:
-        return self.owners.num_nodes
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((self.owners.num_nodes, *self.local.shape[1:]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.local.dtype
 
     def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
         """Rows by id, from wherever they are. Collective.  # [n] -> [n, d]"""
@@ -191,18 +175,25 @@ class Remote:
         Every row takes the deltas of rank 0 first, then of rank 1 and so on, each rank's in the order given: so it has the same
         bits on every run, and on every rank that holds a copy. Copied rows can be written only where all ranks copy the same ones.
         """
+        self._write(ids, delta, Kind.add, "delta")
+
+    def put_(self, ids: Tensor, rows: Tensor) -> None:
+        """Put `rows[i]` in place of row `ids[i]`, wherever it is, no id twice on a rank. Collective.  # [n], [n, d]
+
+        Where several ranks put the same row, the last rank's stays.
+        """
+        self._write(ids, rows, Kind.put, "rows")
+
+    def _write(self, ids: Tensor, rows: Tensor, kind: Kind, name: str) -> None:
         ids = _checked(ids, len(self))
-        if delta.shape != (len(ids), *self.shape[1:]) or delta.dtype != self.dtype:
-            raise ValueError(
-                f"delta must be {self.dtype} of shape {[len(ids), *self.shape[1:]]}; it is {delta.dtype}, {list(delta.shape)}"
-            )
-        if not hasattr(self.local, "add_"):
-            raise ValueError(f"the rows of this rank are in a {type(self.local).__name__}, which has no add_")
+        check_rows(ids, rows, self, name)
+        if not isinstance(self.local, WritableStore):
+            raise ValueError(f"the rows of this rank are in a {type(self.local).__name__}, which has no add_ and put_")
         if not self.replicas.common:
             raise ValueError(
                 "ranks copy different rows (replicate=), so copies would go stale: copy the same ones on every rank, or none"
             )
-        self._submit(lambda: self._add(ids, delta), ids, delta).wait()
+        self._submit(lambda: self._send(ids, rows, kind), ids, rows).wait()
 
     def finish(self) -> None:
         """This rank has no more batches: answer the others until they have none either. Then all may go on (a new epoch)."""
@@ -262,14 +253,15 @@ class Remote:
         return self._exchange.rows(answer.reshape(len(theirs), self._width), sending=wanted, receiving=asked)
 
     def _local_rows(self, rows: Tensor) -> Tensor:
-        return self.local.gather(rows.cpu() if isinstance(self.local, ArrayStore) else rows)
+        return self.local.gather(rows.to(self.local.device))
 
     def _put(self, out: Tensor, positions: Tensor, rows: Tensor) -> None:
         out.index_copy_(0, positions.to(out.device), rows.to(out.device).view(len(positions), *self.shape[1:]))
 
-    def _add(self, ids: Tensor, delta: Tensor) -> None:
+    def _send(self, ids: Tensor, rows: Tensor, kind: Kind) -> None:
+        """Send what is to be written to the ranks that hold it, and write what they send."""
         ranks, me = self._exchange.size, self._exchange.rank
-        ids, delta = ids.to(self._exchange.wire), delta.detach().to(self._exchange.wire).reshape(len(ids), self._width)
+        ids, rows = ids.to(self._exchange.wire), rows.detach().to(self._exchange.wire).reshape(len(ids), self._width)
         owner, row = self.owners.locate(ids)
         slot = self.replicas.slot_of(ids)
         chosen, addresses = [], []
@@ -277,26 +269,33 @@ class Remote:
             at = ((owner == rank) | (slot >= 0)).nonzero().flatten()
             chosen.append(at)
             addresses.append(torch.where(owner[at] == rank, row[at], self.owners.size(rank) + slot[at]))
-        mine = (addresses[me], delta[chosen[me]])
+        mine = (addresses[me], rows[chosen[me]])
         chosen[me], addresses[me] = chosen[me][:0], addresses[me][:0]
         sending = [len(at) for at in chosen]
-        _, receiving = self._exchange.ask(Kind.add, sending)
-        self._take_deltas(torch.cat(addresses), delta[torch.cat(chosen)], sending, receiving, mine=mine)
-        self._added += len(ids)
+        _, receiving = self._exchange.ask(kind, sending)
+        self._receive(torch.cat(addresses), rows[torch.cat(chosen)], sending, receiving, kind, mine=mine)
+        self._added += len(ids) if kind == Kind.add else 0
 
-    def _take_deltas(
-        self, addresses: Tensor, delta: Tensor, sending: list[int], receiving: list[int], *, mine: tuple[Tensor, Tensor]
+    def _receive(
+        self, addresses: Tensor, rows: Tensor, sending: list[int], receiving: list[int], kind: Kind, *, mine: tuple[Tensor, Tensor]
     ) -> None:
         theirs = self._exchange.ids(addresses.to(self._id_dtype), sending=sending, receiving=receiving).long()
-        deltas = self._exchange.rows(delta, sending=sending, receiving=receiving).wait()
+        received = self._exchange.rows(rows, sending=sending, receiving=receiving).wait()
         before = sum(receiving[: self._exchange.rank])
         at = torch.cat([theirs[:before], mine[0], theirs[before:]])
-        deltas = torch.cat([deltas[:before], mine[1], deltas[before:]]).view(len(at), *self.shape[1:])
-        rows = self.owners.size(self._exchange.rank)
-        store: _Writable = self.local  # type: ignore[assignment]
-        where = "cpu" if isinstance(self.local, ArrayStore) else at.device
-        store.add_(at[at < rows].to(where), deltas[at < rows].to(where))
-        self.replicas.add_(at[at >= rows] - rows, deltas[at >= rows])
+        received = torch.cat([received[:before], mine[1], received[before:]]).view(len(at), *self.shape[1:])
+        if kind == Kind.put:
+            last = _last_of_each(at)
+            at, received = at[last], received[last]
+        own = at < self.owners.size(self._exchange.rank)
+        device, copies = self.local.device, (at[~own] - self.owners.size(self._exchange.rank), received[~own])
+        assert isinstance(self.local, WritableStore)
+        if kind == Kind.add:
+            self.local.add_(at[own].to(device), received[own].to(device))
+            self.replicas.add_(*copies)
+        else:
+            self.local.put_(at[own].to(device), received[own].to(device))
+            self.replicas.put_(*copies)
 
     def _finish(self) -> None:
         nothing = [0] * self._exchange.size
@@ -306,8 +305,8 @@ class Remote:
             no_rows = torch.empty((0, self._width), dtype=self.dtype, device=self._exchange.wire)
             if Kind.gather in kinds:
                 self._answer(no_ids, nothing, wanted).wait()
-            elif Kind.add in kinds:
-                self._take_deltas(no_ids, no_rows, nothing, wanted, mine=(no_ids, no_rows))
+            elif kind := {Kind.add, Kind.put} & set(kinds):
+                self._receive(no_ids, no_rows, nothing, wanted, kind.pop(), mine=(no_ids, no_rows))
             else:
                 return
 
@@ -318,7 +317,11 @@ def _checked(ids: Any, rows: int) -> Tensor:
     elif ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"ids must be int32 or int64 of one dimension, not {ids.dtype} of shape {list(ids.shape)}")
     checked: Tensor = ids
-    if len(checked) and (int(checked.min()) < 0 or int(checked.max()) >= rows):
-        at = first_outside(checked, 0, rows)
-        raise IndexError(f"ids[{at}] is {int(checked[at])}; this store has rows 0 to {rows - 1}")
+    check_ids(checked, rows)
     return checked
+
+
+def _last_of_each(ids: Tensor) -> Tensor:
+    """Positions at which each id comes for the last time.  # [n] -> [m]"""
+    ids, order = ids.sort(stable=True)
+    return order[torch.cat([ids[1:] != ids[:-1], ids.new_ones(len(ids[:1]), dtype=torch.bool)])]

@@ -68,3 +68,8 @@ class Replicas:
         """Add to copies by their place in the list that all ranks share."""
         if len(slots) and self._held is not None:
             self._held.add_(self._rows_of_slots[slots], delta)
+
+    def put_(self, slots: Tensor, rows: Tensor) -> None:
+        """Replace copies by their place in the list that all ranks share."""
+        if len(slots) and self._held is not None:
+            self._held.put_(self._rows_of_slots[slots], rows)

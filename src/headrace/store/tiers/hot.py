@@ -16,10 +16,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headrace._arrays import as_ids
+from headrace._arrays import as_ids, check_ids
 from headrace.graph import Graph
 from headrace.kernels import aggregate
-from headrace.kernels._gather.sharded import check_ids
 
 By = Literal["degree", "probability", "profile", "planned"]
 

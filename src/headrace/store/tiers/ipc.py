@@ -55,13 +55,13 @@ def open_device_rows(handle: DeviceRowsHandle, *, reader: int = 0, device: torch
         raise ValueError(f"reader {reader} of a handle for {len(handle.tickets)}: pass readers= to share_device_rows")
     if not torch.cuda.is_available():
         raise RuntimeError("opening GPU rows of another process needs a GPU that torch sees in this one")
-    here = [index for index in range(torch.cuda.device_count()) if device_uuid(torch.device("cuda", index)) == handle.device_uuid]
-    if not here:
+    gpus = [index for index in range(torch.cuda.device_count()) if device_uuid(torch.device("cuda", index)) == handle.device_uuid]
+    if not gpus:
         raise RuntimeError(
             f"the rows are on GPU {handle.device_uuid}, which this process does not see: let CUDA_VISIBLE_DEVICES name it too"
         )
     ticket = list(handle.tickets[reader])
-    ticket[_DEVICE] = here[0] if device is None else device.index
+    ticket[_DEVICE] = gpus[0] if device is None else device.index
     try:
         rows: Tensor = rebuild_cuda_tensor(*ticket)  # type: ignore[no-untyped-call]
     except RuntimeError as error:

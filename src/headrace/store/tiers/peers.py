@@ -10,13 +10,13 @@ from torch import Tensor
 from headrace.kernels import ShardTable
 from headrace.ranks.ranks import together
 from headrace.store.pool import BufferPool
+from headrace.store.raw_rows import pieces, words_of
 from headrace.store.shared import SharedRows
 from headrace.store.store import Store
 from headrace.store.tiers.counts import Share
-from headrace.store.tiers.gpu import GpuMemory
+from headrace.store.tiers.gpu_memory import GpuMemory
 from headrace.store.tiers.ipc import DeviceRowsHandle, open_device_rows, share_device_rows
 from headrace.store.tiers.meeting import NOT_BUILT, Meeting
-from headrace.store.tiers.moves import pieces, words_of
 
 
 @dataclass(frozen=True)

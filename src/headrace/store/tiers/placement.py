@@ -41,12 +41,12 @@ def cliques(access: Tensor | Sequence[Sequence[bool]]) -> list[list[int]]:
         raise ValueError(f"access must be a square matrix, one row and one column a device, not of shape {list(matrix.shape)}")
     mutual = (matrix & matrix.T).tolist()
     left = list(range(len(mutual)))
-    found = []
+    sets = []
     while left:
         best = _largest([], left, mutual, [])
-        found.append(best)
+        sets.append(best)
         left = [device for device in left if device not in best]
-    return found
+    return sets
 
 
 def _largest(clique: list[int], candidates: list[int], mutual: list[list[bool]], best: list[int]) -> list[int]:

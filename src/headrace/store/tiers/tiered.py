@@ -9,24 +9,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headrace._arrays import as_ids_near
+from headrace._arrays import as_ids_near, check_ids
 from headrace._device import device_of
-from headrace.kernels._gather.sharded import check_ids
 from headrace.ranks.ranks import Ranks, ranks_of
 from headrace.store.array import ArrayStore
 from headrace.store.disk.file_rows import FileRows
 from headrace.store.pinned import Staging
 from headrace.store.pool import BufferPool
+from headrace.store.raw_rows import as_bytes, pieces
+from headrace.store.store import BaseStore, check_out, check_rows
+from headrace.store.tiers.changes import changes_of, in_order, sum_repeated
 from headrace.store.tiers.counts import Budget, TieredUse, TierUse, row_stride, share_rows
-from headrace.store.tiers.gpu import GpuMemory
+from headrace.store.tiers.gpu_memory import GpuMemory
+from headrace.store.tiers.main_memory import MainMemory
 from headrace.store.tiers.meeting import PlacementKind, meet
-from headrace.store.tiers.memory import MainMemory
-from headrace.store.tiers.moves import as_bytes, changes_of, in_order, pieces, sum_repeated
 from headrace.store.tiers.peers import PeerMemory
 from headrace.store.tiers.sources import File, Rows, disk_of, source_of
 
 
-class Tiered:
+class Tiered(BaseStore):
     """Rows in up to three tiers behind one `gather`: GPU memory, pinned host memory that the GPU reads itself, and disk.
 
     rows: a tensor, a numpy array, a memory map or `FileRows`. The tiers hold copies of their shares and the rest is not read.
@@ -76,7 +77,6 @@ class Tiered:
         self.shape, self.dtype = source.shape, source.dtype
         if len(self.shape) == 0:
             raise ValueError("rows must have rows: it is a single number")
-        self.row_bytes = self.shape[1:].numel() * self.dtype.itemsize
         on_gpu = self.device.type == "cuda"
         self.stride = row_stride(self.row_bytes, self.dtype.itemsize, align) if on_gpu else max(self.row_bytes, 1)
         hot, rest = share_rows(len(self), self.stride, device_cache, host)
@@ -113,9 +113,6 @@ class Tiered:
         self._disk_hits, self._disk_seconds = 0, 0.0
         self._fill(source, order)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
         """Rows by id, on the store's device. Ids may be there or on the CPU.  # [n] -> [n, d]
 
@@ -140,22 +137,33 @@ class Tiered:
         ids = as_ids_near(ids, "ids", self.device)
         if self.dtype == torch.bool:
             raise ValueError("these rows are of torch.bool, which does not add up: keep them as int8")
-        if delta.shape != (len(ids), *self.shape[1:]) or delta.dtype != self.dtype:
-            raise ValueError(
-                f"delta must be {self.dtype}, of shape {(len(ids), *self.shape[1:])}; it is {delta.dtype}, {tuple(delta.shape)}"
-            )
+        check_rows(ids, delta, self, "delta")
         check_ids(ids, len(self))
         ids, delta = sum_repeated(ids.to(self.device), delta.detach().to(self.device))
         if self.disk is not None:
-            here = ids.cpu().long()
-            on_disk = here >= self._held if self._memory.slot is None else self._memory.slot[here] < 0
+            host_ids = ids.cpu().long()
+            on_disk = self._on_disk(host_ids)
             if bool(on_disk.any()):
-                self.disk.add_(here[on_disk], delta[on_disk.to(self.device)].cpu())
-            if self._changed is None:
-                self._changed = torch.zeros(len(self), dtype=torch.bool)
-            self._changed[here[~on_disk]] = True
+                self.disk.add_(host_ids[on_disk], delta[on_disk.to(self.device)].cpu())
+            self._note_changed(host_ids[~on_disk])
         if self._held:
             self._memory.add_(ids, delta)
+
+    def put_(self, ids: Tensor, rows: Tensor) -> None:
+        """Put `rows[i]` in place of row `ids[i]` where it lies, no id twice. No gather may run meanwhile.  # [n], [n, d]"""
+        self._needs_own_rows("put_")
+        ids = as_ids_near(ids, "ids", self.device).cpu().long()
+        check_rows(ids, rows, self, "rows")
+        check_ids(ids, len(self))
+        rows, on_disk = rows.detach().cpu().contiguous(), self._on_disk(ids)
+        if self.disk is not None:
+            if bool(on_disk.any()):
+                self.disk.put_(ids[on_disk], rows[on_disk])
+            self._note_changed(ids[~on_disk])
+        self._memory.settle()
+        held = ids[~on_disk]
+        self._memory.write(held if self._memory.slot is None else self._memory.slot[held].long(), rows[~on_disk])
+        self._memory.settle()
 
     def refill(self, order: Tensor) -> int:
         """Make the first nodes of `order` the hot ones; returns how many rows changed place. No gather may run meanwhile.
@@ -171,7 +179,7 @@ class Tiered:
         self._memory.settle()
         lost = change.to_disk[:0] if self._changed is None else change.to_disk[self._changed[change.to_disk]]
         if self._changed is not None and self.disk is not None and len(lost):
-            self.disk.write(lost, self._memory.read(slots[lost]))
+            self.disk.put_(lost, self._memory.read(slots[lost]))
             self._changed[lost] = False
         rows = torch.empty((len(change.entering), *self.shape[1:]), dtype=self.dtype)
         old = slots[change.entering]
@@ -233,6 +241,15 @@ class Tiered:
                 "shared=False, or build the store anew"
             )
 
+    def _on_disk(self, ids: Tensor) -> Tensor:
+        """Which rows no tier in memory holds.  # [n] -> [n], bool"""
+        return ids >= self._held if self._memory.slot is None else self._memory.slot[ids] < 0
+
+    def _note_changed(self, ids: Tensor) -> None:
+        if self._changed is None:
+            self._changed = torch.zeros(len(self), dtype=torch.bool)
+        self._changed[ids] = True
+
     def _place(self, slots: Tensor) -> None:
         self._memory.place(slots.to(torch.int32 if self._held <= torch.iinfo(torch.int32).max else torch.int64))
 
@@ -245,16 +262,12 @@ class Tiered:
         return slots
 
     def _output(self, count: int, out: Tensor | None) -> Tensor:
-        shape = (count, *self.shape[1:])
         if out is None:
+            shape = (count, *self.shape[1:])
             if self.pool is not None and self.device.type == "cpu":
                 return self.pool.empty(shape, self.dtype)
             return torch.empty(shape, dtype=self.dtype, device=self.device)
-        if out.shape != shape or out.dtype != self.dtype or not out.is_contiguous() or out.device != self.device:
-            raise ValueError(
-                f"out must be contiguous, {self.dtype}, on {self.device}, of shape {shape}; "
-                f"it is {out.dtype}, on {out.device}, {tuple(out.shape)}"
-            )
+        check_out(out, count, self)
         return out
 
     def _read_disk(self, ids: Tensor, positions: Tensor, out: Tensor) -> None:
@@ -277,7 +290,7 @@ def _check_group(group: dist.ProcessGroup | Ranks | None, placement: str, shared
     if placement not in ("replicate", "clique"):
         raise ValueError(f"placement must be 'replicate' or 'clique', not {placement!r}")
     if group is None and (placement == "clique" or shared):
-        given = "placement='clique'" if placement == "clique" else "shared=True"
-        raise ValueError(f"{given} is for several processes: give their group=, such as torch.distributed.group.WORLD")
+        argument = "placement='clique'" if placement == "clique" else "shared=True"
+        raise ValueError(f"{argument} is for several processes: give their group=, such as torch.distributed.group.WORLD")
     if group is not None and device.type != "cuda":
         raise ValueError(f"group= is for processes with a GPU each, and device is {device}: leave it out, or see SharedRows")

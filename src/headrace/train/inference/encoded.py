@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headrace.nn import GNN
 from headrace.sample import NeighborSampler
-from headrace.store import ArrayStore, FileRows, Store, TrainedArray, TrainedRows
+from headrace.store import ArrayStore, BaseStore, FileRows, Store, TrainedArray, TrainedRows
 from headrace.train.inference.ranking import scan
 from headrace.train.inference.tables import FileTable, MemoryTable, ScratchTable, filled
 from headrace.train.inference.walk import Chunk, Inputs, Progress, Table, walk
@@ -42,6 +42,15 @@ class EncodedRows:
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Rows by id, and no state.  # [k] -> [k, width], [k, 0]"""
         return self._file.gather(ids.cpu()), torch.empty(len(ids), 0)
+
+    @property
+    def disk(self) -> None:
+        """Any row can be read at any time."""
+        return None
+
+    def scan(self, *, rows: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """All rows, front to back, in pieces of at most `rows`.  # int, [n, width]"""
+        return self._file.scan(rows=rows)
 
     def close(self) -> None:
         self._file.close()
@@ -80,7 +89,7 @@ class _Encoding:
     def __init__(self, rows: TrainedRows, triples: Tensor, deal: EdgeBatches, place: Path | None, *, last: int) -> None:
         self.rows, self.triples, self.deal, self.place, self.last = rows, triples, deal, place, last
         self.options, self.limit = deal.options, _piece_rows(deal.options)
-        self.device = torch.device("cpu" if place is not None else getattr(rows, "device", "cpu"))  # of tables
+        self.device = torch.device("cpu") if place is not None else rows.device  # of tables
         self.degree = degrees_of(triples, rows.num_rows) if self.options.encoder == "gcn" else None
 
     def source(self) -> Store:
@@ -115,7 +124,7 @@ class _Encoding:
         return Inputs(rows.gather(ids.to(self.device)), block)
 
 
-class _WithoutState:
+class _WithoutState(BaseStore):
     """Trained rows as a `Store`."""
 
     def __init__(self, rows: TrainedRows, device: torch.device) -> None:

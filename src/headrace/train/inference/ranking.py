@@ -18,6 +18,7 @@ from torch import Tensor
 from headrace import _native
 from headrace.nn import Decoder
 from headrace.sample import KnownEdges, SharedNegatives, known_among
+from headrace.store import Partitioned
 
 HITS = (1, 3, 10)
 _BLOCK = 1 << 14  # edges whose questions see one pass over the candidates
@@ -36,6 +37,15 @@ class ReadRows(Protocol):
 
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Rows as float32, and their states.  # [k] -> [k, width], [k, state]"""
+        ...
+
+    @property
+    def disk(self) -> Partitioned | None:
+        """The store of partitions, if only some rows can be gathered at a time."""
+        ...
+
+    def scan(self, *, rows: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """All rows, front to back: the id of the first row of a piece, and the piece.  # int, [n, width]"""
         ...
 
 
@@ -157,19 +167,13 @@ def rank(
 
 def scan(rows: ReadRows, *, limit: int | None = None) -> Iterator[tuple[int, Tensor]]:
     """Pieces of a table, front to back, as (first id, rows): of 64 MiB, or of `limit` rows if that is less."""
-    own = getattr(rows, "scan", None)
     step = max((1 << 24) // max(rows.width, 1), 1)
-    step = step if limit is None else min(step, limit)
-    if own is not None:
-        yield from own(rows=step)
-        return
-    for begin in range(0, rows.num_rows, step):
-        yield begin, rows.gather(torch.arange(begin, min(begin + step, rows.num_rows)))[0]
+    return rows.scan(rows=step if limit is None else min(step, limit))
 
 
 def rows_of(rows: ReadRows, ids: Tensor, device: torch.device, *, limit: int | None = None) -> Tensor:  # [k] ascending -> [k, d]
     """Rows by id: gathered, or picked from one pass where only some are resident."""
-    if not hasattr(rows, "scan"):
+    if rows.disk is None:
         return rows.gather(ids)[0].to(device)
     out = torch.empty(len(ids), rows.width, device=device)
     for begin, piece in scan(rows, limit=limit):

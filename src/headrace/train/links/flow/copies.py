@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from headrace.pipeline.stream import receive
+
 
 class Copies:
     """Between main memory and a GPU."""
@@ -28,11 +30,7 @@ class Copies:
 
     def receive(self, tensors: Sequence[Tensor | None], arrived: torch.cuda.Event) -> None:
         """Let the current stream wait for what `put` sent, and keep its memory until this stream is done with it."""
-        stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(arrived)
-        for tensor in tensors:
-            if tensor is not None:
-                tensor.record_stream(stream)
+        receive(torch.cuda.current_stream(self.device), arrived, tensors)
 
     def mark(self) -> torch.cuda.Event:
         """When all that was launched on the current stream so far will have ended."""
@@ -43,10 +41,9 @@ class Copies:
     def take(self, tensors: Sequence[Tensor], computed: torch.cuda.Event) -> list[Tensor]:
         """Copies in main memory, made once `computed` has come; the host waits for them."""
         with torch.cuda.stream(self._down):
-            self._down.wait_event(computed)
+            receive(self._down, computed, tensors)
             out = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
             for tensor, host in zip(tensors, out, strict=True):
-                tensor.record_stream(self._down)
                 host.copy_(tensor, non_blocking=True)
             self.mark().synchronize()
         return out

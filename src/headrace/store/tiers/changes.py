@@ -1,19 +1,14 @@
-"""Which rows change place when others become hot, rows of repeated ids as one, and rows of any type as bytes."""
+"""Changes of rows in tiers: which ones move when others become hot, and deltas of repeated ids as one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
 
 import torch
 from torch import Tensor
 
-from headrace._arrays import as_ids
+from headrace._arrays import as_ids, check_ids
 from headrace.kernels import aggregate
-from headrace.kernels._gather.sharded import check_ids
-
-_PIECE = 64 << 20  # bytes of rows moved at a time when tiers are filled
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,28 +37,6 @@ def changes_of(slots: Tensor, order: Tensor, hot: int, held: int) -> Changes:
     after[leaving] = -1
     entering = (was != becomes) & (becomes != 2)
     return Changes(entering.nonzero().flatten(), leaving.nonzero().flatten(), after)
-
-
-def as_bytes(rows: Tensor) -> Tensor:  # [n, ...] -> [n, bytes]
-    """The same memory: torch moves rows by index for some types only, but bytes it always does."""
-    return rows.view(len(rows), rows.shape[1:].numel()).view(torch.uint8)
-
-
-def word_of(*sizes: int) -> torch.dtype:
-    """The widest whole number that rows of these sizes in bytes are made of."""
-    return {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[gcd(8, *sizes)]
-
-
-def words_of(rows: Tensor, row_bytes: int, stride: int) -> Tensor:  # [n, ...] -> [n, words of a row]
-    """Rows as whole numbers of the widest kind that fits rows of `row_bytes` and of `stride` bytes; padding is left out."""
-    word = word_of(row_bytes, stride)
-    return as_bytes(rows).view(word)[:, : row_bytes // word.itemsize]
-
-
-def pieces(count: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Begins and ends of runs of rows that are moved at a time."""
-    step = max(1, _PIECE // max(row_bytes, 1))
-    return ((begin, min(begin + step, count)) for begin in range(0, count, step))
 
 
 def in_order(order: Tensor, rows: int) -> Tensor:

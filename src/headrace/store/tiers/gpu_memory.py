@@ -12,9 +12,9 @@ from headrace._pinned import pin_in_place
 from headrace.kernels import ShardTable, add_sharded, gather_sharded
 from headrace.kernels import gather as gather_rows
 from headrace.store.pool import BufferPool
+from headrace.store.raw_rows import words_of
 from headrace.store.store import Store
 from headrace.store.tiers.counts import Share
-from headrace.store.tiers.moves import words_of
 
 # Over the bus, so few programs are as fast as thousands, and the GPU's other work goes on beside them (docs/benchmarks.md).
 _PROGRAMS = 264
@@ -80,10 +80,10 @@ class GpuMemory:
         )
         if self.hot + self.rest == self.num_rows:
             return None
-        here = ids.cpu()
-        away = here >= self.hot + self.rest if self.slot is None else gather_rows(self.slot, here) < 0
+        host_ids = ids.cpu()
+        away = host_ids >= self.hot + self.rest if self.slot is None else gather_rows(self.slot, host_ids) < 0
         missing = away.nonzero().flatten()
-        return (here[missing], missing) if len(missing) else None
+        return (host_ids[missing], missing) if len(missing) else None
 
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add to rows in memory, no id twice; others are passed over."""
@@ -91,25 +91,25 @@ class GpuMemory:
         add_sharded(self.table, ids.to(self.device), delta.to(self.device).contiguous())
 
     def fill(self, begin: int, ids: Tensor, source: Store) -> None:
-        rows, near = self._words(source.gather(ids)), max(0, min(self.hot - begin, len(ids)))
-        self._words(self.near)[begin : begin + near] = rows[:near].to(self.device)
+        rows, on_device = self._words(source.gather(ids)), max(0, min(self.hot - begin, len(ids)))
+        self._words(self.near)[begin : begin + on_device] = rows[:on_device].to(self.device)
         first = max(begin - self.hot, 0)
-        self._words(self.far)[first : first + len(ids) - near] = rows[near:]
+        self._words(self.far)[first : first + len(ids) - on_device] = rows[on_device:]
 
     def read(self, slots: Tensor) -> Tensor:
         """Rows at slots, on the CPU."""
-        near = slots < self.hot
+        on_device = slots < self.hot
         out = torch.empty((len(slots), *self.shape), dtype=self.dtype)
         words = self._words(out)
-        words[near] = self._words(self.near)[slots[near].to(self.device)].cpu()
-        words[~near] = self._words(self.far)[slots[~near] - self.hot]
+        words[on_device] = self._words(self.near)[slots[on_device].to(self.device)].cpu()
+        words[~on_device] = self._words(self.far)[slots[~on_device] - self.hot]
         return out
 
     def write(self, slots: Tensor, rows: Tensor) -> None:
-        near = slots < self.hot
+        on_device = slots < self.hot
         words = self._words(rows)
-        self._words(self.near)[slots[near].to(self.device)] = words[near].to(self.device)
-        self._words(self.far)[slots[~near] - self.hot] = words[~near]
+        self._words(self.near)[slots[on_device].to(self.device)] = words[on_device].to(self.device)
+        self._words(self.far)[slots[~on_device] - self.hot] = words[~on_device]
 
     def settle(self) -> None:
         """Wait until nothing reads these rows any more."""
@@ -117,8 +117,8 @@ class GpuMemory:
 
     def shares(self) -> list[Share]:
         self.settle()  # gathers may be under way on any stream
-        near, far = self._hits.tolist()
-        return [Share("device", str(self.device), self.hot, near), Share("host", "pinned memory", self.rest, far)]
+        device_hits, host_hits = self._hits.tolist()
+        return [Share("device", str(self.device), self.hot, device_hits), Share("host", "pinned memory", self.rest, host_hits)]
 
     def _pin_far(self) -> None:
         """Once, and when it is filled: see `pin_in_place`."""

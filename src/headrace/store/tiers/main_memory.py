@@ -9,9 +9,9 @@ from torch import Tensor
 
 from headrace.kernels import gather
 from headrace.store.pool import BufferPool
+from headrace.store.raw_rows import as_bytes, word_of
 from headrace.store.store import Store
 from headrace.store.tiers.counts import Share
-from headrace.store.tiers.moves import as_bytes, word_of
 
 
 class MainMemory:
@@ -50,8 +50,8 @@ class MainMemory:
     def add_(self, ids: Tensor, delta: Tensor) -> None:
         """Add to rows in memory, no id twice; others are passed over."""
         slots = ids.long() if self.slot is None else self.slot[ids].long()
-        here = (slots >= 0) & (slots < len(self.rows))
-        self.rows.index_add_(0, slots[here], delta[here])
+        held = (slots >= 0) & (slots < len(self.rows))
+        self.rows.index_add_(0, slots[held], delta[held])
 
     def fill(self, begin: int, ids: Tensor, source: Store) -> None:
         source.gather(ids, out=self.rows[begin : begin + len(ids)])
