@@ -1,29 +1,63 @@
 """Ranks that are threads of one process, for what has no need of a GPU or of processes."""
 
 import threading
+from collections import defaultdict
+
+import torch
+
+from headrace.ranks import Ranks, Traffic
 
 
-class ThreadRanks:
-    """One rank; all of them share `board` and meet at `barrier`."""
+class ThreadRanks(Ranks):
+    """One rank; all of them share `board` and meet at `meeting`."""
 
-    def __init__(self, rank, size, board, barrier):
-        self.rank, self.size, self.board, self.barrier = rank, size, board, barrier
+    def __init__(self, rank, size, board, meeting):
+        self.rank, self.size, self.local_rank = rank, size, rank
+        self.machines = ["this one"] * size
+        self._board, self._meeting = board, meeting
 
     def all_gather(self, value):
-        self.board[self.rank] = value
-        self.barrier.wait()
-        values = list(self.board)
-        self.barrier.wait()
+        self._board[self.rank] = value
+        self._meeting.wait()
+        values = list(self._board)
+        self._meeting.wait()
         return values
 
 
+class ThreadExchange:
+    """What `Exchange` does, between threads."""
+
+    def __init__(self, ranks):
+        self._ranks, self.rank, self.size, self.wire = ranks, ranks.rank, ranks.size, torch.device("cpu")
+        self.traffic = defaultdict(Traffic)
+        self.exchanges = 0
+
+    def begin(self):
+        self.exchanges += 1
+
+    def all_to_all(self, phase, tensor, *, sending, receiving):
+        self._tensor = torch.cat([parts[self.rank] for parts in self._ranks.all_gather(tensor.split(list(sending)))])
+        assert len(self._tensor) == sum(receiving)
+        self.traffic[phase].sent += (sum(sending) - sending[self.rank]) * tensor.element_size()
+        self.traffic[phase].received += (sum(receiving) - receiving[self.rank]) * tensor.element_size()
+        return self
+
+    def wait(self):
+        return self._tensor
+
+    def all_gather(self, phase, tensor):
+        self.traffic[phase].sent += (self.size - 1) * tensor.numel() * tensor.element_size()
+        self.traffic[phase].received += (self.size - 1) * tensor.numel() * tensor.element_size()
+        return torch.cat(self._ranks.all_gather(tensor))
+
+
 def on_every_rank(size, work):
-    """What `work(ranks)` returned or raised on each rank."""
-    board, barrier, results = [None] * size, threading.Barrier(size, timeout=60), [None] * size
+    """Return what `work(ranks)` returned or raised on each rank."""
+    board, meeting, results = [None] * size, threading.Barrier(size, timeout=60), [None] * size
 
     def run(rank):
         try:
-            results[rank] = work(ThreadRanks(rank, size, board, barrier))
+            results[rank] = work(ThreadRanks(rank, size, board, meeting))
         except Exception as error:
             results[rank] = error
 

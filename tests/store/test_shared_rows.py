@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from headrace.store import SharedRows, Store
+from rank_threads import on_every_rank
 
 FOLDER = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs POSIX shared memory in /dev/shm")
@@ -159,3 +160,42 @@ def test_wrong_input_is_named():
         with pytest.raises(ValueError, match="pin=True needs a GPU"):
             SharedRows.create(torch.ones(1, 1), name="test-pin", pin=True)
         assert not file_of("test-pin").exists()
+
+
+def test_without_a_name_rows_stay_for_those_who_have_them_open():
+    rows = SharedRows.create(torch.arange(6.0).view(3, 2), name="test-unlinked")
+    other = SharedRows.open("test-unlinked")
+    other.unlink()  # it is not its own
+    assert file_of("test-unlinked").exists()
+    rows.unlink()
+    rows.unlink()
+    assert not file_of("test-unlinked").exists()
+    other.rows[0] = 7
+    assert torch.equal(rows.gather(torch.tensor([0, 2])), torch.tensor([[7.0, 7.0], [4.0, 5.0]]))
+    with pytest.raises(FileNotFoundError):
+        SharedRows.open("test-unlinked")
+    rows.close()
+    other.close()
+
+
+def test_ranks_of_a_machine_share_one_copy_of_the_first():
+    def work(ranks):
+        ranks.machines = ["a", "b", "a", "b"]
+        rows = SharedRows.of_machine(ranks, torch.full((2, 3), float(ranks.rank)))
+        assert not file_of(rows.name).exists()
+        ranks.barrier()
+        if ranks.rank > 1:
+            rows.rows[1] += 10
+        ranks.barrier()
+        return rows.gather(torch.tensor([0, 1]))[:, 0].tolist()
+
+    assert on_every_rank(4, work) == [[0, 10], [1, 11], [0, 10], [1, 11]]
+
+
+def test_a_rank_that_cannot_share_rows_is_named_to_all():
+    def work(ranks):
+        return SharedRows.of_machine(ranks, torch.tensor(1.0) if ranks.rank == 0 else torch.ones(2, 2))
+
+    errors = on_every_rank(2, work)
+    assert "single number" in str(errors[0])
+    assert "rank 0 failed, so rows cannot be shared: ValueError" in str(errors[1])

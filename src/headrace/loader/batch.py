@@ -187,7 +187,3 @@ def rows_of(store: Store, ids: Tensor) -> Tensor:
         return store.gather(ids, check=False)
     return store.gather(ids.to(store.device), check=False).to(ids.device)
 
-
-def _is_on(rows: Store, device: torch.device) -> bool:
-    """Whether a store gathers rows to this kind of device."""
-    return rows.device.type == device.type

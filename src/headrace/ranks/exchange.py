@@ -84,10 +84,11 @@ class Exchange:
         self.timeout, self.advice = timeout, advice
         self.exchanges = 0
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
-        self._control = self._new_group(members, "gloo")
+        self._of_all = len(self.members) == dist.get_world_size()
+        self._control = self._new_group("gloo")
         over_gpu = device.type == "cuda" and "nccl" in str(dist.get_backend_config(members))
         self.wire = device if over_gpu else torch.device("cpu")
-        self._payload = self._new_group(members, "nccl") if over_gpu else self._control
+        self._payload = self._new_group("nccl") if over_gpu else self._control
 
     def begin(self) -> None:
         """Start another exchange: errors tell its number."""
@@ -180,15 +181,17 @@ class Exchange:
 
     def close(self) -> None:
         """Give up the process groups. No rank may still be in an exchange."""
-        for group in {self._control, self._payload}:
+        # Torch names a group of some ranks by them and by how many groups there are: the next one of these ranks would get the
+        # name again, and find the addresses of this one in the store. So it stays until the job's own group ends.
+        for group in {self._control, self._payload} if self._of_all else ():
             dist.destroy_process_group(group)
 
-    def _new_group(self, group: dist.ProcessGroup | None, backend: str) -> dist.ProcessGroup:
+    def _new_group(self, backend: str) -> dist.ProcessGroup:
         own = dist.new_group(
-            ranks=None if group is None else self.members,
+            ranks=None if self._of_all else self.members,
             backend=backend,
             timeout=timedelta(seconds=self.timeout),
-            use_local_synchronization=group is not None,  # processes outside `group` need not take part
+            use_local_synchronization=not self._of_all,  # the others need not take part
         )
         assert isinstance(own, dist.ProcessGroup)
         return own

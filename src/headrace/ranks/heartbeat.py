@@ -13,7 +13,7 @@ from time import monotonic, sleep
 import torch.distributed as dist
 
 from headrace.ranks.beats import Beats, store_host
-from headrace.ranks.process import Process
+from headrace.ranks.process import Process, State
 from headrace.ranks.ranks import Ranks
 from headrace.ranks.verdict import Seen, verdict
 
@@ -91,17 +91,23 @@ class Heartbeat:
     def _watch(self) -> None:
         """Judge what was read, until there is a verdict. This thread touches no network, so nothing blocks it."""
         size = self.ranks.size
-        counts, silence, ended_in = [0] * size, [0.0] * size, [-1] * size
+        counts, silence, stopped, ended_in = [0] * size, [0.0] * size, [False] * size, [-1] * size
         rounds, store_silence, last = 0, 0.0, monotonic()
         while not self._closed.wait(self.interval / 4):
             # If this process was stopped itself, or its whole machine, that is no silence of the others.
             passed, last = min(monotonic() - last, self.interval), monotonic()
             if self._failing:
                 if self._failed_at is not None and last - self._failed_at > _GRACE:
-                    self._exit()
+                    self._clean_up()
+                    os._exit(1)
                 continue
             beats, answered = self._beats.latest, self._beats.rounds
-            states = [process.state() for process in self._processes]
+            # One that was stopped, and was killed by a rank that noticed earlier, is still to be named for having been stopped.
+            stopped = [at and beat.count <= count for at, beat, count in zip(stopped, beats, counts, strict=True)]
+            states: list[State] = [
+                "stopped" if at else process.state() for at, process in zip(stopped, self._processes, strict=True)
+            ]
+            stopped = [state == "stopped" for state in states]
             store_silence += passed
             if answered > rounds:  # while the store is silent nothing is known of the ranks
                 for rank, beat in enumerate(beats):
@@ -128,19 +134,19 @@ class Heartbeat:
         self._beats.say("ending", reason, wait=self.interval)
         for process in self._processes:
             process.kill_if_stopped()
+        self._clean_up()
         self._beats.wait_until_heard(2 * self.interval, by=self._lively)
-        self._exit()
+        os._exit(1)
 
-    def _exit(self) -> None:
-        def clean_up() -> None:
+    def _clean_up(self) -> None:
+        def work() -> None:
             for cleanup in self._cleanups:
                 with suppress(Exception):
                     cleanup()
 
-        cleaning = threading.Thread(target=clean_up, daemon=True)  # in a thread: one may wait for what the main thread holds
-        cleaning.start()
-        cleaning.join(1.0)
-        os._exit(1)
+        thread = threading.Thread(target=work, daemon=True)  # since one may wait for what the main thread holds
+        thread.start()
+        thread.join(1.0)
 
 
 @contextmanager

@@ -35,18 +35,19 @@ def verdict(
     if lost and host is not None and ranks[host].beat.state == "left":
         return None  # nothing can be known of the ranks that are still at work
     for other in others:
-        # Its last words may have come after the latest reading: the second one from now was begun later.
+        # Its last words, or those of a rank that killed it since it was stopped, may have come after the latest reading: the
+        # second one from now was begun later.
         if other.process == "ended" and (lost or other.rounds_after_end >= 2):
             return f"{other.name} has ended without a word: it was killed, or it crashed"
     for other in others:
         if other.process == "stopped" and (lost or other.silence > patience):
-            return f"{other.name} is stopped (SIGSTOP)"
+            return f"{other.name} was stopped (SIGSTOP)"
     if lost:
         where = "The job's store" if host is None else f"The job's store, which {ranks[host].name} hosts,"
         why = store_error or f"silent for {patience:g} s"
         return f"{where} does not answer ({why}): its process has ended, or the link to it is cut"
     for other in others:
-        if other.silence > patience:
+        if other.silence > patience and other.process != "ended":
             hint = "its process lives, so it hangs, or" if other.process == "running" else "it hangs, its machine is down, or"
             return f"{other.name} has given no sign of life for {patience:g} s: {hint} the link to it is cut"
     return None

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from headrace._arrays import as_tensor
 from headrace._pinned import pin_in_place
+from headrace.ranks.ranks import Ranks, together
 from headrace.store.array import ArrayStore
 
 _FOLDER = Path("/dev/shm")
@@ -141,10 +142,32 @@ class SharedRows(ArrayStore):
                     os.close(file)
         return removed
 
-    def unlink(self) -> None:
-        """Remove the name, if this process created it, once all who shall have opened the rows. They stay in memory while one does.
+    @classmethod
+    def of_machine(
+        cls, ranks: Ranks, rows: Tensor | NDArray[Any], *, pin: bool | None = None, threads: int | None = None
+    ) -> SharedRows:
+        """Share one copy of `rows` among the ranks of each machine. Collective. The name is gone when it returns: see `unlink`."""
+        first = ranks.machines.index(ranks.machines[ranks.rank])
+        shared: list[SharedRows] = []
 
-        Without a name there is no file that a crash could leave behind; but nobody can open the rows any more.
+        def build() -> str | None:
+            if ranks.rank == first:
+                shared.append(cls.create(rows, pin=pin, threads=threads))
+            return shared[0].name if shared else None
+
+        def open_() -> None:
+            if not shared:
+                shared.append(cls.open(str(names[first]), pin=pin, threads=threads))
+
+        names = together(ranks, build, consequence="rows cannot be shared")
+        together(ranks, open_, consequence="rows cannot be shared")
+        shared[0].unlink()
+        return shared[0]
+
+    def unlink(self) -> None:
+        """Remove the name, if this process created it. Processes that have the rows open keep them; nobody else can open them.
+
+        Without a name no file is left behind, however the processes end.
         """
         if self.created:
             (_FOLDER / (_PREFIX + self.name)).unlink(missing_ok=True)
