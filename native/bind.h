@@ -23,6 +23,7 @@ namespace headrace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void bind_random(nb::module_& m);
 void bind_graph(nb::module_& m);
 void bind_order(nb::module_& m);
 void bind_rows(nb::module_& m);

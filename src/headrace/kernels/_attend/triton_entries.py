@@ -18,8 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace import _native
+from headrace._arrays import signed
+from headrace.kernels._triton_random import key_of_seed
 
-_ATTEND = tl.constexpr(5)  # Purpose::attend of native/philox.h
+_ATTEND = tl.constexpr(int(_native.Purpose.attend))
 GROUP = 1024  # entries of a group; rows up to twice as long stay whole
 _WHOLE = 1 << 16  # with no more entries than this altogether no row is cut
 
@@ -74,10 +76,8 @@ def entries(indices, at, last, end, row, own_rows, lanes: tl.constexpr):  # type
 
 @triton.jit  # type: ignore[untyped-decorator]
 def stream_key(key, seed, seed_there):  # type: ignore[no-untyped-def]
-    """The key of the draws: given, or made of a seed that lies on the device (stream_key of native/philox.h)."""
-    nothing = tl.zeros([1], tl.uint32)
-    k0, k1, _, _ = tl.philox(tl.load(seed), nothing, nothing, nothing, nothing + _ATTEND)
-    return tl.where(seed_there != 0, tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0), key)
+    """The key of the draws: that of the seed, where it lies on the device, or `key`."""
+    return tl.where(seed_there != 0, key_of_seed(seed, _ATTEND), key)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -176,9 +176,11 @@ class Draws:
 
     @classmethod
     def of(cls, dropout: float, seed: int | Tensor) -> Draws:
-        key = seed if isinstance(seed, Tensor) else _native.stream_key(seed, 0, 0, _ATTEND.value) if dropout else 0
-        if isinstance(key, int) and key >= 2**63:
-            key -= 2**64
+        key: int | Tensor = 0
+        if isinstance(seed, Tensor):
+            key = seed
+        elif dropout:
+            key = signed(_native.stream_key(seed, 0, 0, _native.Purpose.attend))
         return cls(key, int(dropout * 4294967296.0), 1 / (1 - dropout))
 
     def arguments(self, like: Tensor) -> dict[str, Any]:
