@@ -1,4 +1,7 @@
-"""The operations everything else is made of. Each stands beside its plain-torch reference."""
+"""The operations on rows and neighbors that layers, stores and samplers are made of, each beside its plain-torch reference.
+
+A folder is one operation: what callers import, the reference, and the Triton kernels of a GPU; CPU kernels are in native/.
+"""
 
 from headrace.kernels._aggregate.aggregate import aggregate, aggregate_reference
 from headrace.kernels._aggregate.launch import Launch, launch_for

@@ -25,26 +25,26 @@ def _dropout_kernel(  # type: ignore[no-untyped-def]
     relu: tl.constexpr,
     gated: tl.constexpr,
     wide: tl.constexpr,
-    seed_there: tl.constexpr,
+    seed_on_device: tl.constexpr,
     blocks: tl.constexpr,
 ):
     block = tl.program_id(0).to(tl.int64) * blocks + tl.arange(0, blocks)[:, None]
     lane = tl.arange(0, 8)[None, :]  # a block of four words serves eight elements
     at = block * 8 + lane
-    there = at < count
-    value = tl.load(x + at, mask=there, other=0.0).to(tl.float64 if wide else tl.float32)
+    valid = at < count
+    value = tl.load(x + at, mask=valid, other=0.0).to(tl.float64 if wide else tl.float32)
     if gated:
-        kept = tl.load(gate + at, mask=there, other=0.0) > 0
+        kept = tl.load(gate + at, mask=valid, other=0.0) > 0
     else:
         zero = (block * 0).to(tl.uint32)
-        if seed_there:
+        if seed_on_device:
             key = key_of_seed(key, _DROPOUT)
         drawn = half_words(key, (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32), zero, lane)
         kept = drawn >= dropped
         if relu:
             value = tl.where(value < 0, 0.0, value)
     scale = (tl.full([], 65536.0, tl.float64) / (65536 - dropped).to(tl.float64)).to(value.dtype)
-    tl.store(out + at, tl.where(kept, value * scale, 0.0).to(out.dtype.element_ty), mask=there)
+    tl.store(out + at, tl.where(kept, value * scale, 0.0).to(out.dtype.element_ty), mask=valid)
 
 
 def dropout(x: Tensor, *, dropped: int, relu: bool, seed: int | Tensor, gate: Tensor | None) -> Tensor:
@@ -68,7 +68,7 @@ def dropout(x: Tensor, *, dropped: int, relu: bool, seed: int | Tensor, gate: Te
         relu=relu,
         gated=gate is not None,
         wide=x.dtype == torch.float64,
-        seed_there=isinstance(seed, Tensor),
+        seed_on_device=isinstance(seed, Tensor),
         blocks=128,
     )
     return out
