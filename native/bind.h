@@ -88,6 +88,17 @@ Made<T> made(Array<T> array) {
     return Made<T>(held->data(), {static_cast<size_t>(held->size())}, owner);
 }
 
+// An array of `count` elements that `fill` writes, without the GIL.
+template <class T, class Fill>
+Made<T> filled(int64_t count, Fill fill) {
+    Array<T> out(count);
+    {
+        nb::gil_scoped_release release;
+        fill(out.data());
+    }
+    return made(std::move(out));
+}
+
 struct Held {  // a pool buffer on its way out to Python: returned when the last array over it dies
     std::shared_ptr<Pool> pool;
     void* memory;

@@ -101,12 +101,7 @@ void expand(const In1<int64_t>& indptr, const In& indices,
 
 Made<double> weights(uint64_t seed, double exponent, double most, int64_t nodes, int threads) {
     if (nodes < 0) fail("nodes must not be negative");
-    Array<double> out(nodes);
-    {
-        nb::gil_scoped_release release;
-        power_law_weights(seed, exponent, most, nodes, out.data(), threads);
-    }
-    return made(std::move(out));
+    return filled<double>(nodes, [&](double* out) { power_law_weights(seed, exponent, most, nodes, out, threads); });
 }
 
 nb::tuple candidates(const In1<double>& cumulative, const In1<int64_t>& class_ends, const In1<int32_t>& class_of,

@@ -109,12 +109,9 @@ void bind_sample(nb::module_& m) {
         "cumulative_weights",
         [](const In1<int64_t>& indptr, const In1<float>& weight, int threads) {
             check_indptr(indptr);
-            Array<double> out(length(weight));
-            {
-                nb::gil_scoped_release release;
-                cumulative_weights(indptr.data(), length(indptr) - 1, weight.data(), length(weight), out.data(), threads);
-            }
-            return made(std::move(out));
+            return filled<double>(length(weight), [&](double* out) {
+                cumulative_weights(indptr.data(), length(indptr) - 1, weight.data(), length(weight), out, threads);
+            });
         },
         "indptr"_a.noconvert(), "weight"_a.noconvert(), "threads"_a);
 }
