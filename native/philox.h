@@ -44,6 +44,7 @@ enum class Purpose : uint32_t {
     initial = 9,     // initial rows of an embedding
     residence = 10,  // partitions that are in memory in an epoch
     node_order = 11, // the order of nodes that partitions on disk are cut from
+    step = 12,       // what a training step draws from torch's generator
     community = 16,  // classes, ids and splits of a generated graph of communities
     knowledge = 17,  // triples of a generated knowledge graph
 };

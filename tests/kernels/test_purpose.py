@@ -20,6 +20,7 @@ NUMBERS = {  # a seed means other draws if one of these changes
     "initial": 9,
     "residence": 10,
     "node_order": 11,
+    "step": 12,
     "community": 16,
     "knowledge": 17,
 }
@@ -39,8 +40,8 @@ def test_triton_kernels_have_the_numbers_of_the_header():
     assert (_ATTEND.value, _DROPOUT.value) == (NUMBERS["attend"], NUMBERS["dropout"])
 
 
-def test_streams_of_two_purposes_differ_and_a_number_is_no_purpose():
+def test_streams_of_two_purposes_differ_and_any_other_number_is_refused():
     keys = {_native.stream_key(3, 1, 2, purpose) for purpose in _native.Purpose}
     assert len(keys) == len(_native.Purpose)
     with pytest.raises(TypeError):
-        _native.stream_key(3, 1, 2, 12)
+        _native.stream_key(3, 1, 2, 99)
