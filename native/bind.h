@@ -23,6 +23,7 @@ namespace headrace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
+void bind_random(nb::module_& m);
 void bind_graph(nb::module_& m);
 void bind_order(nb::module_& m);
 void bind_rows(nb::module_& m);
@@ -85,6 +86,17 @@ Made<T> made(Array<T> array) {
     auto* held = new Array<T>(std::move(array));
     nb::capsule owner(held, [](void* p) noexcept { delete static_cast<Array<T>*>(p); });
     return Made<T>(held->data(), {static_cast<size_t>(held->size())}, owner);
+}
+
+// An array of `count` elements that `fill` writes, without the GIL.
+template <class T, class Fill>
+Made<T> filled(int64_t count, Fill fill) {
+    Array<T> out(count);
+    {
+        nb::gil_scoped_release release;
+        fill(out.data());
+    }
+    return made(std::move(out));
 }
 
 struct Held {  // a pool buffer on its way out to Python: returned when the last array over it dies

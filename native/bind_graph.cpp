@@ -4,7 +4,6 @@
 #include "bind.h"
 #include "csr.h"
 #include "generate.h"
-#include "philox.h"
 
 namespace headrace {
 namespace {
@@ -102,12 +101,7 @@ void expand(const In1<int64_t>& indptr, const In& indices,
 
 Made<double> weights(uint64_t seed, double exponent, double most, int64_t nodes, int threads) {
     if (nodes < 0) fail("nodes must not be negative");
-    Array<double> out(nodes);
-    {
-        nb::gil_scoped_release release;
-        power_law_weights(seed, exponent, most, nodes, out.data(), threads);
-    }
-    return made(std::move(out));
+    return filled<double>(nodes, [&](double* out) { power_law_weights(seed, exponent, most, nodes, out, threads); });
 }
 
 nb::tuple candidates(const In1<double>& cumulative, const In1<int64_t>& class_ends, const In1<int32_t>& class_of,
@@ -163,16 +157,6 @@ void noisy(uint64_t seed, const nb::ndarray<const float, nb::ndim<2>, nb::device
                threads);
 }
 
-Made<uint64_t> words(uint64_t seed, uint32_t epoch, uint32_t purpose, int64_t count, int threads) {
-    if (count < 0) fail("count must not be negative");
-    Array<uint64_t> out(count);
-    {
-        nb::gil_scoped_release release;
-        random_words(seed, epoch, purpose, count, out.data(), threads);
-    }
-    return made(std::move(out));
-}
-
 }  // namespace
 
 void bind_graph(nb::module_& m) {
@@ -191,7 +175,6 @@ void bind_graph(nb::module_& m) {
           "threads"_a);
     m.def("noisy_rows", &noisy, "seed"_a, "center"_a.noconvert(), "label"_a.noconvert(), "out"_a.noconvert(),
           "threads"_a);
-    m.def("random_words", &words, "seed"_a, "epoch"_a, "purpose"_a, "count"_a, "threads"_a);
 }
 
 }  // namespace headrace

@@ -102,11 +102,12 @@ nb::tuple numbered_edges(const In& triples, const In1<int64_t>& positions, uint6
     edges.nodes = nodes.data();
     edges.ids = ids.data();
     edges.place = place.data();
-    const int64_t found = [&] {
+    const int64_t distinct = [&] {
         nb::gil_scoped_release release;
         return number_edges(edges, draws);
     }();
-    return nb::make_tuple(made(std::move(relation)), made(std::move(nodes)), made(std::move(ids)), made(std::move(place)), found);
+    return nb::make_tuple(made(std::move(relation)), made(std::move(nodes)), made(std::move(ids)), made(std::move(place)),
+                          distinct);
 }
 
 }  // namespace

@@ -70,12 +70,7 @@ nb::tuple lru(const In1<int64_t>& indptr, const In& indices, const Order& order,
 }
 
 Made<int64_t> inverse(const In1<int64_t>& order, int threads) {
-    Array<int64_t> position(length(order));
-    {
-        nb::gil_scoped_release release;
-        invert(order.data(), length(order), position.data(), threads);
-    }
-    return made(std::move(position));
+    return filled<int64_t>(length(order), [&](int64_t* position) { invert(order.data(), length(order), position, threads); });
 }
 
 nb::tuple permute(const In1<int64_t>& indptr, const In& indices, const In1<int64_t>& order, int threads) {

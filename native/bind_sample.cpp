@@ -2,7 +2,6 @@
 #include <variant>
 
 #include "bind.h"
-#include "philox.h"
 #include "sample.h"
 #include "weigh.h"
 
@@ -96,10 +95,6 @@ private:
 }  // namespace
 
 void bind_sample(nb::module_& m) {
-    m.def("stream_key", [](uint64_t seed, uint32_t epoch, uint64_t batch, uint32_t purpose) {
-        const PhiloxKey key = stream_key(seed, epoch, batch, static_cast<Purpose>(purpose));
-        return uint64_t{key.k1} << 32 | key.k0;
-    }, "seed"_a, "epoch"_a, "batch"_a, "purpose"_a);
     nb::class_<PySampler>(m, "Sampler")
         .def(nb::init<In1<int64_t>, In, std::vector<int64_t>, bool, bool, bool, std::optional<In1<float>>,
                       std::optional<In1<double>>, std::optional<In>, bool, bool, bool, bool, uint32_t>(),
@@ -114,12 +109,9 @@ void bind_sample(nb::module_& m) {
         "cumulative_weights",
         [](const In1<int64_t>& indptr, const In1<float>& weight, int threads) {
             check_indptr(indptr);
-            Array<double> out(length(weight));
-            {
-                nb::gil_scoped_release release;
-                cumulative_weights(indptr.data(), length(indptr) - 1, weight.data(), length(weight), out.data(), threads);
-            }
-            return made(std::move(out));
+            return filled<double>(length(weight), [&](double* out) {
+                cumulative_weights(indptr.data(), length(indptr) - 1, weight.data(), length(weight), out, threads);
+            });
         },
         "indptr"_a.noconvert(), "weight"_a.noconvert(), "threads"_a);
 }

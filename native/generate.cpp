@@ -157,8 +157,8 @@ void noisy_rows(uint64_t seed, const float* center, const int64_t* label, int64_
     }
 }
 
-void random_words(uint64_t seed, uint32_t epoch, uint32_t purpose, int64_t count, uint64_t* out, int threads) {
-    const PhiloxKey key = stream_key(seed, epoch, 0, static_cast<Purpose>(purpose));
+void random_words(uint64_t seed, uint32_t epoch, Purpose purpose, int64_t count, uint64_t* out, int threads) {
+    const PhiloxKey key = stream_key(seed, epoch, 0, purpose);
     threads = useful_threads(threads, count, 1 << 14);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < count; ++i) {

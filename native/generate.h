@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "memory.h"
+#include "philox.h"
 
 namespace headrace {
 
@@ -42,6 +43,6 @@ void noisy_rows(uint64_t seed, const float* center, const int64_t* label, int64_
                 int threads);
 
 // 64 random bits per counter 0 .. count - 1 of stream (seed, epoch, purpose).
-void random_words(uint64_t seed, uint32_t epoch, uint32_t purpose, int64_t count, uint64_t* out, int threads);
+void random_words(uint64_t seed, uint32_t epoch, Purpose purpose, int64_t count, uint64_t* out, int threads);
 
 }  // namespace headrace

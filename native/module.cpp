@@ -4,6 +4,7 @@
 NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of Headrace. Every function releases the GIL and takes the number of threads.";
     m.attr("level") = headrace::vector_table().name;
+    headrace::bind_random(m);
     headrace::bind_graph(m);
     headrace::bind_order(m);
     headrace::bind_rows(m);

@@ -30,9 +30,23 @@ static inline PhiloxBlock philox(PhiloxKey key, uint32_t c0, uint32_t c1, uint32
     return {{c0, c1, c2, c3}};
 }
 
-// What a stream of random numbers is for. Streams of one seed never share a counter.
+// What a stream of random numbers is for. Streams of one seed never share a counter. Python and Triton have these numbers from
+// here, as `_native.Purpose`; they are part of what a seed means and never change.
 enum class Purpose : uint32_t {
-    sample = 1, shuffle = 2, generate = 3, dropout = 4, attend = 5, labor = 6, negative = 7, rounding = 8, initial = 9
+    sample = 1,      // neighbors of a batch
+    shuffle = 2,     // the order of seeds or edges in an epoch
+    generate = 3,    // degrees, edges and features of a generated graph
+    dropout = 4,     // elements that are dropped
+    attend = 5,      // attention coefficients that are dropped
+    labor = 6,       // neighbors by LABOR
+    negative = 7,    // negative edges
+    rounding = 8,    // stochastic rounding
+    initial = 9,     // initial rows of an embedding
+    residence = 10,  // partitions that are in memory in an epoch
+    node_order = 11, // the order of nodes that partitions on disk are cut from
+    step = 12,       // what a training step draws from torch's generator
+    community = 16,  // classes, ids and splits of a generated graph of communities
+    knowledge = 17,  // triples of a generated knowledge graph
 };
 
 // The key of one batch: all its draws are philox(key, slot block, node low, node high, hop).

@@ -163,17 +163,17 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                     drawn.count = take;
                     next += rows;
                 }
-                if (auto& found = s.ring[(g + 2) % 3]; found.count) {  // read the neighbors, request their ids
-                    for (int64_t q = 0; q < found.count; ++q) {
-                        const Id node = graph_.indices[found.positions[q]];
+                if (auto& fetched = s.ring[(g + 2) % 3]; fetched.count) {  // read the neighbors, request their ids
+                    for (int64_t q = 0; q < fetched.count; ++q) {
+                        const Id node = graph_.indices[fetched.positions[q]];
                         if (node < 0 || static_cast<int64_t>(node) >= graph_.nodes) {
                             error.set("the graph holds an index out of range");
                             return;
                         }
-                        found.keys[q] = key_of(node, static_cast<int32_t>(kTrees ? found.keys[q] : 0));
-                        look_up(found.keys[q]);
+                        fetched.keys[q] = key_of(node, static_cast<int32_t>(kTrees ? fetched.keys[q] : 0));
+                        look_up(fetched.keys[q]);
                     }
-                    if (positions) std::copy_n(found.positions.data(), found.count, positions + found.edge);
+                    if (positions) std::copy_n(fetched.positions.data(), fetched.count, positions + fetched.edge);
                 }
                 if (auto& known = s.ring[(g + 1) % 3]; known.count) hand_over(known.keys.data(), known.count, known.edge);
             }

@@ -38,27 +38,21 @@ inline void stream_as(P* p, V v) {
 #endif
 }
 
-struct F32 {
-    using Type = float;
-    using Sum = float;
-    using Vector = Floats;
-    static Floats load(const float* p) { return load_as<Floats>(p); }
-    static void store(float* p, Floats v) { store_as(p, v); }
-    static void stream(float* p, Floats v) { stream_as(p, v); }
-    static float get(const float* p) { return *p; }
-    static void put(float* p, float v) { *p = v; }
+// Elements that are summed as they are stored.
+template <class T, class V>
+struct Plain {
+    using Type = T;
+    using Sum = T;
+    using Vector = V;
+    static V load(const T* p) { return load_as<V>(p); }
+    static void store(T* p, V v) { store_as(p, v); }
+    static void stream(T* p, V v) { stream_as(p, v); }
+    static T get(const T* p) { return *p; }
+    static void put(T* p, T v) { *p = v; }
 };
 
-struct F64 {
-    using Type = double;
-    using Sum = double;
-    using Vector = Doubles;
-    static Doubles load(const double* p) { return load_as<Doubles>(p); }
-    static void store(double* p, Doubles v) { store_as(p, v); }
-    static void stream(double* p, Doubles v) { stream_as(p, v); }
-    static double get(const double* p) { return *p; }
-    static void put(double* p, double v) { *p = v; }
-};
+struct F32 : Plain<float, Floats> {};
+struct F64 : Plain<double, Doubles> {};
 
 struct BF16 {
     using Type = uint16_t;

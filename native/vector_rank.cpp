@@ -29,10 +29,10 @@ inline void neighbor_words(PhiloxKey key, uint32_t hop, const Ranking& ranking, 
                             uint32_t* words) {
     uint32_t blocks[32];
     for (int64_t at = 0; at < count; at += 8) {
-        const int64_t here = count - at < 8 ? count - at : 8;
+        const int64_t lanes = count - at < 8 ? count - at : 8;
         Counters counters;
         for (int i = 0; i < 8; ++i) {
-            const uint64_t node = i < here ? static_cast<uint64_t>(ranking.indices[position + at + i]) : 0;
+            const uint64_t node = i < lanes ? static_cast<uint64_t>(ranking.indices[position + at + i]) : 0;
             counters.first[i] = ranking.dependency > 1 ? 0xFFFFFFFFu : ranking.batch;
             counters.second[i] = static_cast<uint32_t>(node);
             counters.third[i] = node >> 32;
@@ -114,20 +114,20 @@ void rank(PhiloxKey key, uint32_t hop, const Ranking& ranking, const DrawRow& ro
         count = left;
     };
     for (int64_t first = 0; first < row.degree; first += kChunk) {
-        const int64_t here = row.degree - first < kChunk ? row.degree - first : kChunk;
+        const int64_t entries = row.degree - first < kChunk ? row.degree - first : kChunk;
         uint32_t words[kChunk];
         if (ranking.labor)
-            neighbor_words(key, hop, ranking, row.begin + first, here, words);
+            neighbor_words(key, hop, ranking, row.begin + first, entries, words);
         else
             entry_words(key, hop, row.node, first, words);
         if (ranking.weight) {
             float numbers[kChunk], weights[kChunk];
-            for (int i = 0; i < kChunk; ++i) weights[i] = i < here ? ranking.weight[row.begin + first + i] : 1.0f;
+            for (int i = 0; i < kChunk; ++i) weights[i] = i < entries ? ranking.weight[row.begin + first + i] : 1.0f;
             for (int i = 0; i < kChunk; ++i) numbers[i] = minus_log(words[i]) / weights[i];
             __builtin_memcpy(words, numbers, sizeof words);  // not negative: their bits are in their order
         }
-        if (count + here > full) shrink();
-        for (int64_t i = 0; i < here; ++i) {
+        if (count + entries > full) shrink();
+        for (int64_t i = 0; i < entries; ++i) {
             const uint64_t value = uint64_t{words[i]} << 32 | static_cast<uint64_t>(first + i);
             if (value < limit) kept[count++] = value;
         }

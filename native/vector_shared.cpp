@@ -33,11 +33,11 @@ HEADRACE_INLINE float dot(const float* a, const float* b, int64_t width) {
 
 void turn(const SoftmaxBlock& in) {
     for (int64_t j = 0; j < in.across; j += 16) {
-        const int64_t here = in.candidates - j < 16 ? in.candidates - j : 16;
+        const int64_t lanes = in.candidates - j < 16 ? in.candidates - j : 16;
         for (int64_t k = 0; k < in.width; ++k) {
             float* to = in.turned + k * in.across + j;
-            for (int64_t l = 0; l < here; ++l) to[l] = in.candidate[(j + l) * in.stride + k];
-            for (int64_t l = here; l < 16; ++l) to[l] = 0;
+            for (int64_t l = 0; l < lanes; ++l) to[l] = in.candidate[(j + l) * in.stride + k];
+            for (int64_t l = lanes; l < 16; ++l) to[l] = 0;
         }
     }
 }

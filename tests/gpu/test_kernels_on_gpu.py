@@ -4,10 +4,8 @@ import torch
 import headrace as hr
 from headrace.kernels import (
     Launch,
-    ShardTable,
     aggregate,
     aggregate_reference,
-    aggregate_sharded,
     dropout,
     launch_for,
     prepare,
@@ -244,17 +242,6 @@ def test_an_aggregation_is_recorded_in_a_cuda_graph(graph):
         out = aggregate(x, there.indptr, there.indices, prepared=made)
     recorded.replay()
     assert torch.equal(out, expected)
-
-
-def test_rows_of_two_memories_are_summed_where_they_lie(graph):
-    x = torch.randn(graph.num_nodes, 100)
-    near, far = x[:300].cuda(), x[300:].contiguous().pin_memory()
-    table = ShardTable.in_order(
-        [near.data_ptr(), far.data_ptr()], [300, 200], stride=400, num_rows=500, device=torch.device("cuda")
-    )
-    ids = torch.randperm(500)
-    out = aggregate_sharded(table, graph.indptr.cuda(), graph.indices.cuda(), ids.cuda(), width=100, dtype=torch.float32)
-    torch.testing.assert_close(out.cpu(), aggregate_reference(x, graph.indptr, graph.indices, ids=ids), rtol=1e-5, atol=1e-4)
 
 
 def test_tuning_keeps_the_fastest_launch_in_a_file(tmp_path):

@@ -1,6 +1,7 @@
 """Training on a whole graph that lies on a GPU: the CPU's numbers, transposes, kept sums, and no waiting."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -138,8 +139,13 @@ def test_a_run_on_the_gpu_learns_what_one_on_the_cpu_does(data, kind, precision,
 
 def test_weights_of_edges_go_to_the_gpu(data):
     weighted = directed(data, weighted=True)
+    model = hr.nn.GNN(48, 32, 5, layers=2, conv="gcn", dropout=0.0)
+    expected, unweighted = step(model, WholeBatch(weighted, 2)), step(model, WholeBatch(directed(data), 2))
+    assert_close(step(model.cuda(), WholeBatch(weighted, 2).to("cuda")), expected, 2e-3)
+    assert not torch.allclose(expected[1], unweighted[1], rtol=1e-2)  # or the weights would not have been looked at
     options = hr.train.NodeOptions(model="gcn", hidden=32, layers=2, full_batch=True, epochs=3, device="cuda")
-    hr.train.node(weighted, options=options)
+    on_gpu, on_cpu = (hr.train.node(weighted, options=replace(options, device=device)) for device in ("cuda", "cpu"))
+    assert abs(on_gpu.test_accuracy[0] - on_cpu.test_accuracy[0]) < 0.03
 
 
 def test_bf16_rows_are_summed_as_bf16(data, monkeypatch):

@@ -6,8 +6,6 @@ be equal to the last bit. Run as a script, this file feeds wrong arguments to on
 
 import ctypes
 import mmap
-import os
-import subprocess
 import sys
 
 import numpy as np
@@ -17,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from child import assert_same_digest_on_every_level, run_python
 from headrace import _native
 from headrace.kernels import aggregate, aggregate_reference
 
@@ -733,11 +732,6 @@ def fuzz(name):
     assert min(tally.values()) >= 5, f"{name}: {tally}: the fuzzing is one-sided"
 
 
-def run_python(*arguments, **environment):
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | environment)
-
-
 @pytest.mark.parametrize("names", [FUZZED[:4], FUZZED[4:]], ids=["kernels", "graphs"])
 def test_wrong_arguments_never_crash(names):
     done = run_python(__file__, *names)
@@ -795,15 +789,7 @@ print(_native.level, digest.hexdigest())
 
 @pytest.mark.skipif(_native.level == "baseline", reason="needs a processor with AVX2: this one runs the baseline only")
 def test_every_instruction_set_gives_the_same_bits():
-    digests = {}
-    for level in ("avx512", "avx2", "baseline"):
-        done = run_python("-c", DIGEST, HEADRACE_LEVEL=level)
-        assert done.returncode == 0, done.stderr[-2_000:]
-        name, digest = done.stdout.split()
-        digests[name] = digest
-    assert _native.level in digests
-    assert "baseline" in digests
-    assert len(set(digests.values())) == 1, digests
+    assert_same_digest_on_every_level("-c", DIGEST)
 
 
 @pytest.mark.parametrize(

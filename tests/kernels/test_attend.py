@@ -5,9 +5,6 @@ Run as a script, this file makes native calls on memory that ends where the arra
 
 import ctypes
 import mmap
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from child import assert_same_digest_on_every_level, run_python
 from headrace import _native
 from headrace.kernels import attend, attend_pairs, attend_pairs_reference, attend_reference
 
@@ -513,11 +511,6 @@ def guarded_calls():
                     _native.attend_gradient(**backward)
 
 
-def run_python(*arguments, **environment):
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=os.environ | environment)
-
-
 def test_calls_touch_nothing_outside_their_arrays():
     done = run_python(__file__)
     assert done.returncode == 0, done.stderr[-2_000:]
@@ -547,15 +540,7 @@ print(_native.level, digest.hexdigest())
 
 @pytest.mark.skipif(_native.level == "baseline", reason="needs a processor with AVX2: this one runs the baseline only")
 def test_every_instruction_set_gives_the_same_bits():
-    digests = {}
-    for level in ("avx512", "avx2", "baseline"):
-        done = run_python("-c", DIGEST, HEADRACE_LEVEL=level)
-        assert done.returncode == 0, done.stderr[-2_000:]
-        name, digest = done.stdout.split()
-        digests[name] = digest
-    assert _native.level in digests
-    assert "baseline" in digests
-    assert len(set(digests.values())) == 1, digests
+    assert_same_digest_on_every_level("-c", DIGEST)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,24 @@
 """`dropout` against its plain-torch reference, gradients included, and its mask against a Philox written in Python."""
 
 import hashlib
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from child import assert_same_digest_on_every_level
 from headrace import _native
 from headrace.kernels import dropout, dropout_reference
 from headrace.kernels._dropout.dropout import _dropout, _dropout_backward
+from plain_philox import philox, stream_key
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000]  # 64 elements are drawn at a time
-MASK = 0xFFFFFFFF
 MANY = (1 << 14) * 5 + 3  # elements that two threads share
-
-
-def philox(key, counter):
-    """Philox4x32-10 of Salmon et al., SC'11."""
-    (k0, k1), (c0, c1, c2, c3) = key, counter
-    for _ in range(10):
-        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & MASK, (a >> 32) ^ c3 ^ k1, a & MASK
-        k0, k1 = (k0 + 0x9E3779B9) & MASK, (k1 + 0xBB67AE85) & MASK
-    return c0, c1, c2, c3
 
 
 def drawn(seed, count):
     """The 16 bits of each element: eight to a block, the low half of a word first."""
-    key = philox((seed & MASK, seed >> 32), (0, 0, 0, 4))[:2]
+    key = stream_key(seed, 0, 0, _native.Purpose.dropout)
     blocks = [philox(key, (block, 0, 0, 0)) for block in range((count + 7) // 8)]
     return torch.tensor([half for block in blocks for word in block for half in (word & 0xFFFF, word >> 16)])[:count]
 
@@ -288,15 +276,7 @@ def test_threads_change_nothing():
 
 @pytest.mark.skipif(_native.level == "baseline", reason="needs a processor with AVX2: this one runs the baseline only")
 def test_every_instruction_set_gives_the_same_bits():
-    found = {_native.level: digest(2)}
-    for level in {"avx2", "baseline"} - {_native.level}:
-        environment = os.environ | {"HEADRACE_LEVEL": level}
-        done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False, timeout=120, env=environment)
-        assert done.returncode == 0, done.stderr[-2_000:]
-        name, text = done.stdout.split()
-        found[name] = text
-    assert len(found) >= 2
-    assert len(set(found.values())) == 1, found
+    assert_same_digest_on_every_level(__file__)
 
 
 # ---- as a custom op

@@ -172,36 +172,6 @@ work = Work(torch.randn(NODES, 8), graph.indptr, wrong)
 expected = aggregate_reference(work.x, graph.indptr, graph.indices, weight=kept)
 for launch in (LAUNCHES["row"], LAUNCHES["split"]):
     assert torch.allclose(_gpu.forward(work, launch.packed(), prepare(graph, launch).tensors)[0], expected, atol=1e-5)
-
-# rows of several memories are summed where they lie
-from headrace.kernels import ShardTable, aggregate_sharded, aggregate_sharded_reference
-
-indptr = torch.tensor([0, 3, 3, 20, 21])
-indices = torch.randint(0, 12, (21,), dtype=torch.int32)
-for dtype, width in ((torch.float32, 100), (torch.float32, 47), (torch.float16, 3), (torch.float64, 1)):
-    shards = [torch.randn(9, width + 4).to(dtype), torch.randn(7, width + 4).to(dtype)]
-    rows = [s[:, :width] for s in shards]
-    stride = shards[0].stride(0) * shards[0].element_size()
-    bases = [s.data_ptr() for s in shards]
-    shard, row = torch.randint(-1, 2, (30,)), torch.randint(0, 7, (30,))
-    ordered = torch.tensor([0] * 9 + [1] * 7 + [-1] * 4), torch.tensor([*range(9), *range(7), 0, 0, 0, 0])
-    tables = [
-        (ShardTable.by_location(bases, shard, row, stride=stride, device=torch.device("cpu")), shard, row),
-        (ShardTable.in_order(bases, [9, 7], stride=stride, num_rows=20, device=torch.device("cpu")), *ordered),
-    ]
-    for table, where, inner in tables:
-        ids = torch.randint(0, table.num_rows, (12,))
-        for reduce, scale, row_scale in (("sum", None, None), ("mean", None, None), ("sum", torch.rand(12), torch.rand(4))):
-            options = {"reduce": reduce, "scale": scale, "row_scale": row_scale}
-            found = aggregate_sharded(table, indptr, indices, ids, width=width, dtype=dtype, **options)
-            expected = aggregate_sharded_reference(rows, where, inner, indptr, indices, ids, **options)
-            assert torch.allclose(found.double(), expected.double(), rtol=1e-5, atol=1e-5 if dtype != torch.float16 else 1e-2)
-    for wrong in ({"width": width + 99, "dtype": dtype}, {"width": width, "dtype": torch.int32}):
-        try:
-            aggregate_sharded(table, indptr, indices, ids, **wrong)
-        except ValueError:
-            continue
-        raise AssertionError(wrong)
 print("equal")
 """
 )
@@ -215,5 +185,5 @@ def test_maxima_and_their_gradients_equal_the_reference():
     run_interpreted(MAXIMA)
 
 
-def test_empty_rows_ranges_wrong_ids_and_several_memories():
+def test_empty_rows_ranges_and_wrong_ids():
     run_interpreted(EDGES)

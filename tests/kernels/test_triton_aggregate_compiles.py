@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("triton", reason="needs triton")
 
 KINDS = {
-    "i64": ("begins", "ends", "forward", "indptr", "owners", "heavy", "firsts", "degrees_begin", "bases", "location"),
+    "i64": ("begins", "ends", "forward", "indptr", "owners", "heavy", "firsts", "degrees_begin"),
     "i32": ("indices", "ids", "position", "taken", "where", "slots", "neighbors", "bits"),
     "sum": ("weight", "scale", "row_scale", "parts"),
     "row": ("x", "out", "grad"),
@@ -16,7 +16,6 @@ KINDS = {
 PLAIN = dict.fromkeys(("by_id", "weighted", "placed", "scaled", "row_scaled", "chosen", "mean"), False)
 ALL = dict.fromkeys(PLAIN, True)
 TILE = {"width": 100, "entries": 8, "columns": 128, "stages": 1}
-TABLE = {"by_table": True, "row_bits": 30, "shards": 2, "stride": 512, "alignment": 16}
 CASES = [
     ("_aggregate.triton_sum.sum_kernel", "fp32", {**PLAIN, **TILE, "rows": 1}, r"ld\.global\.v4\.b32"),
     (
@@ -37,7 +36,6 @@ CASES = [
         {**ALL, **TILE, "entries": 32, "window": 32},
         r"fma\.rn\.f32",
     ),  # no tf32: exact
-    ("_aggregate.triton_sharded_sum.sharded_sum_kernel", "fp32", {**ALL, **TILE, **TABLE}, r"ld\.global\.v4\.b32"),
 ]
 
 

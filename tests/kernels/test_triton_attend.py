@@ -8,9 +8,12 @@ from interpreted import run_interpreted
 
 SCRIPT = """
 import sys
+from dataclasses import replace
+
 import torch
 from headrace.kernels import attend_pairs_reference, attend_reference
 from headrace.kernels._attend import gpu as _attend_gpu
+from headrace.kernels._attend.scores import Scores
 
 torch.manual_seed(0)
 pairs = sys.argv[1] == "gatv2"
@@ -36,15 +39,15 @@ def both(degrees, columns, heads, channels, *, index=torch.int32, dtype=torch.fl
     grad = torch.randn(expected.shape).to(dtype)
     wanted = ["x", *exact]
     truth = dict(zip(wanted, torch.autograd.grad(expected, [x, *exact.values()], grad.double())))
-    given = {"source": None, "attention": None, **{n: v for n, v in leaves.items() if n != "x"}, **options, **group}
+    scores = Scores(**{n: v for n, v in leaves.items() if n != "x"}, **options)
     with torch.no_grad():
-        out, peak = _attend_gpu.forward(leaves["x"], indptr, indices, **given)
+        out, peak = _attend_gpu.forward(leaves["x"], indptr, indices, scores, **group)
         found = {n: torch.full_like(leaves[n], float("nan")) for n in (needs or wanted)}
         asked = {f"grad_{n}": found.get(n) for n in ("x", "source", "target", "attention")}
-        _attend_gpu.backward(grad, peak, leaves["x"], indptr, indices, (None, None, None), **asked, **given)
+        _attend_gpu.backward(grad, peak, leaves["x"], indptr, indices, (None, None, None), scores, **asked, **group)
         if options["dropout"]:  # a seed that lies where the rows do draws the same
-            given["seed"] = torch.tensor([options["seed"]])
-            assert torch.equal(_attend_gpu.forward(leaves["x"], indptr, indices, **given)[0], out)
+            drawn = replace(scores, seed=torch.tensor([options["seed"]]))
+            assert torch.equal(_attend_gpu.forward(leaves["x"], indptr, indices, drawn, **group)[0], out)
     assert torch.isfinite(peak).all()
     tolerance = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
     for name, value in {"out": out, **found}.items():
@@ -82,8 +85,7 @@ x, source, target, attention = torch.randn(4, 3, 5), torch.randn(4, 3), torch.ra
 x[0, 1, 2] = float("nan")  # which stays in its rows and its head
 more = {"target": target, "attention": attention} if pairs else {"source": source, "target": target[..., 0].contiguous()}
 expected = (attend_pairs_reference if pairs else attend_reference)(x, indptr, indices, **more)
-given = {"source": None, "attention": None, **more, "slope": 0.2, "self_loops": False, "dropout": 0.0, "seed": 0}
-found, _ = _attend_gpu.forward(x, indptr, indices, **given)
+found, _ = _attend_gpu.forward(x, indptr, indices, Scores(**more))
 assert expected.isnan().any() and torch.allclose(found, expected, atol=1e-5, equal_nan=True)
 print("equal")
 """

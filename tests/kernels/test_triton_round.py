@@ -16,7 +16,7 @@ for count, width in ((1, 1), (9, 8), (40, 33), (300, 5), (0, 4), (3, 0)):
     for kind in (torch.int64, torch.int32):
         given = ids.to(kind) if kind == torch.int64 else (ids % 2**31).to(kind)
         expected = round_to_bfloat16_reference(values, given, seed=5, call=count)
-        found = round_rows(values, given, key=_native.stream_key(5, 0, count, 8))
+        found = round_rows(values, given, key=_native.stream_key(5, 0, count, _native.Purpose.rounding))
         assert torch.equal(found.view(torch.int16), expected.view(torch.int16)), (count, width, kind)
 print("equal")
 """

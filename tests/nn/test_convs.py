@@ -9,6 +9,7 @@ import headrace as hr
 from headrace.nn import GATConv, GCNConv, GINConv, SAGEConv
 from headrace.sample import Block, NeighborSampler
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 IN, OUT = 6, 5
 
 
@@ -107,15 +108,6 @@ def layers():
     yield "sage wide", lambda: (SAGEConv(IN, 40), pyg.SAGEConv(IN, 40))
     yield "gcn narrow", lambda: (GCNConv(IN, 1), pyg.GCNConv(IN, 1))
     yield "gcn wide", lambda: (GCNConv(IN, 40), pyg.GCNConv(IN, 40))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Sizes are small: threads would only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 LAYERS = dict(layers())

@@ -6,7 +6,7 @@ from torch import nn
 
 import headrace as hr
 from headrace.loader import WholeBatch
-from headrace.nn import FirstSum, first_sum, gcn, gin, sage
+from headrace.nn import FirstSum, first_sum
 
 KINDS = ("sage", "gcn", "gin")
 
@@ -33,15 +33,6 @@ def trained(model, batch, steps=5, autocast=False):
         optimizer.step()
         losses.append(loss.detach())
     return [torch.stack(losses), *[parameter.grad for parameter in model.parameters()]]
-
-
-@pytest.fixture
-def widths(monkeypatch):
-    seen = []
-    for module in (sage, gcn, gin):
-        plain = module.aggregate
-        monkeypatch.setattr(module, "aggregate", lambda x, *a, f=plain, **k: (seen.append(x.shape[1]), f(x, *a, **k))[1])
-    return seen
 
 
 @pytest.mark.parametrize("kind", KINDS)

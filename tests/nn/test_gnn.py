@@ -12,17 +12,9 @@ from headrace.loader import NeighborLoader, WholeBatch
 from headrace.nn import GNN, GATConv, GCNConv, GINConv, SAGEConv
 from headrace.nn.gnn import KINDS
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 FEATURES, HIDDEN, CLASSES = 12, 16, 4
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Sizes are small: threads would only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -329,5 +321,12 @@ def test_a_wrong_argument_is_named(options, message):
         GNN(FEATURES, HIDDEN, CLASSES, **options)
 
 
-def test_heads_are_of_attention_alone():
-    GNN(FEATURES, HIDDEN, CLASSES, conv="sage", heads=3)
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gin"])
+def test_heads_are_of_attention_alone(kind):
+    torch.manual_seed(3)
+    plain = GNN(FEATURES, HIDDEN, CLASSES, conv=kind)
+    torch.manual_seed(3)
+    headed = GNN(FEATURES, HIDDEN, CLASSES, conv=kind, heads=3)  # of which 16 is no multiple: attention would refuse it
+    assert plain.state_dict().keys() == headed.state_dict().keys()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(headed.state_dict()[name], value), name

@@ -10,16 +10,8 @@ from headrace.nn.order import transform_first
 from headrace.nn.structure import structure_of
 from headrace.sample import Block, NeighborSampler
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NODES, IN = 60, 8
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Sizes are small: threads would only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def data():

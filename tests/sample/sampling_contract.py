@@ -5,23 +5,11 @@ import bisect
 import numpy as np
 import torch
 
-MASK = 0xFFFFFFFF
+from headrace import _native
+from plain_philox import MASK, philox, stream_key
+
 WIDE_ABOVE = 65_536  # rows of a higher degree draw with two words a slot
-SAMPLE, LABOR = 1, 6  # purposes of random streams
-
-
-def philox(key, counter):
-    """Philox4x32-10 of Salmon et al., SC'11."""
-    (k0, k1), (c0, c1, c2, c3) = key, counter
-    for _ in range(10):
-        a, b = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = (b >> 32) ^ c1 ^ k0, b & MASK, (a >> 32) ^ c3 ^ k1, a & MASK
-        k0, k1 = (k0 + 0x9E3779B9) & MASK, (k1 + 0xBB67AE85) & MASK
-    return c0, c1, c2, c3
-
-
-def stream_key(seed, epoch, batch, purpose):
-    return philox((seed & MASK, seed >> 32), (epoch, batch & MASK, batch >> 32, purpose))[:2]
+SAMPLE, LABOR = _native.Purpose.sample, _native.Purpose.labor
 
 
 def minus_log(words):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_contract import drawn_uniformly, stream_key
+from sampling_contract import SAMPLE, drawn_uniformly, stream_key
 
 import headrace as hr
 from headrace.graph import Relation
@@ -37,7 +37,7 @@ def graph():
 
 
 def reference(sampler, seeds, epoch, batch):
-    graph, key = sampler.graph, stream_key(sampler.seed, epoch, batch, 1)
+    graph, key = sampler.graph, stream_key(sampler.seed, epoch, batch, SAMPLE)
     nodes = {kind: [int(i) for i in seeds.get(kind, ())] for kind in graph.node_types}
     local = {kind: {} for kind in nodes}
     for kind, ids in nodes.items():

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_contract import MASK, philox
 from scipy.stats import chisquare
 
 import headrace as hr
+from headrace import _native
 from headrace.sample import NegativeSampler, NegativeSampling
+from plain_philox import MASK, philox, stream_key
 
 
 def one_end(high, low, count, weight):
@@ -24,8 +25,8 @@ def one_end(high, low, count, weight):
 
 def reference(sampler, src, epoch, batch, edges=()):
     """(sources, targets, how many are edges) drawn for positives with sources `src`."""
-    how, seed = sampler.sampling, sampler.seed
-    key = philox((seed & MASK, seed >> 32), (epoch, batch & MASK, batch >> 32, 7))[:2]
+    how = sampler.sampling
+    key = stream_key(sampler.seed, epoch, batch, _native.Purpose.negative)
     triplet = how.mode == "triplet"
     pairs, left = [], 0
     for slot in range(-int(-len(src) * how.amount // 1)):

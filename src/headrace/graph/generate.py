@@ -18,7 +18,6 @@ from headrace.graph.knowledge import knowledge
 __all__ = ["PRESETS", "Preset", "community", "knowledge", "preset"]
 
 _LABELS, _CENTERS, _IDS, _SPLIT = range(4)  # which random words are for what; the kernels use streams of their own
-_PURPOSE = 16
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,7 @@ def _class_ends(nodes: int, classes: int) -> NDArray[np.int64]:
 
 
 def _words(what: int, count: int, seed: int, threads: int) -> NDArray[np.uint64]:
-    return _native.random_words(seed, what, _PURPOSE, count, threads)
+    return _native.random_words(seed, what, _native.Purpose.community, count, threads)
 
 
 def _permutation(count: int, seed: int, threads: int) -> NDArray[np.int64]:

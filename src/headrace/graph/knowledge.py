@@ -16,7 +16,6 @@ from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 
 _WORDS = range(3)  # random words of an edge: community and relation, both ends, what is not by rule
-_PURPOSE = 17
 _CHUNK = 1 << 14  # edges made at a time, in the cache of a core; which edges these are is part of what a seed means
 
 
@@ -87,7 +86,7 @@ class _Chunk:
         self.by_rule = round(structure * 2**32)
         self.power = (exponent - 1) / (exponent - 2)  # place k of n is drawn as n * u ** power: its share falls as a power of k
         self.step = _step(nodes)
-        self.shift = int(_native.random_words(seed, 0, _PURPOSE, 1, 1)[0] % np.uint64(nodes))
+        self.shift = int(_native.random_words(seed, 0, _native.Purpose.knowledge, 1, 1)[0] % np.uint64(nodes))
 
     def __call__(self, begin: int) -> None:
         size = min(_CHUNK, len(self.out) - begin)
@@ -104,7 +103,7 @@ class _Chunk:
         out[:, 0], out[:, 1], out[:, 2] = self._node(from_.astype(np.int64), ends[0]), relation, self._node(to, ends[1])
 
     def _halves(self, stream: int, size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        words = _native.random_words(self.seed, stream, _PURPOSE, size, 1)
+        words = _native.random_words(self.seed, stream, _native.Purpose.knowledge, size, 1)
         return words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)
 
     def _node(self, community: NDArray[np.int64], word: NDArray[np.uint64]) -> NDArray[np.int64]:

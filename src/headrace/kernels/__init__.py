@@ -1,9 +1,11 @@
-"""The operations everything else is made of. Each stands beside its plain-torch reference."""
+"""The operations on rows and neighbors that layers, stores and samplers are made of, each beside its plain-torch reference.
+
+A folder is one operation: what callers import, the reference, and the Triton kernels of a GPU; CPU kernels are in native/.
+"""
 
 from headrace.kernels._aggregate.aggregate import aggregate, aggregate_reference
 from headrace.kernels._aggregate.launch import Launch, launch_for
 from headrace.kernels._aggregate.prepared import Prepared, prepare
-from headrace.kernels._aggregate.sharded import aggregate_sharded, aggregate_sharded_reference
 from headrace.kernels._aggregate.tune import tune
 from headrace.kernels._attend.attend import attend, attend_pairs, attend_pairs_reference, attend_reference
 from headrace.kernels._dropout.dropout import draw_seed, dropout, dropout_reference, seed_for
@@ -19,8 +21,6 @@ __all__ = [
     "add_sharded",
     "aggregate",
     "aggregate_reference",
-    "aggregate_sharded",
-    "aggregate_sharded_reference",
     "attend",
     "attend_pairs",
     "attend_pairs_reference",

@@ -45,7 +45,7 @@ def direct(
     def call(*inputs: Any) -> Any:
         if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or torch._C._functorch.peek_interpreter_stack() is not None:
             return op(*inputs)
-        if any(isinstance(given, Tensor) and type(given).__torch_dispatch__ is not _PLAIN for given in inputs):
+        if any(isinstance(value, Tensor) and type(value).__torch_dispatch__ is not _PLAIN for value in inputs):
             return op(*inputs)  # a FakeTensor or its kind, which has no memory to read
         return Direct.apply(*inputs)  # type: ignore[no-untyped-call]
 

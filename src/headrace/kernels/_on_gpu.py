@@ -1,4 +1,4 @@
-"""Kernels of a GPU, imported when they are called: without one they are not needed, and Triton perhaps not there."""
+"""Triton kernels are imported when they are first called: a machine without a GPU needs none, and may lack Triton."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def on_gpu(name: str) -> Any:
-    """A module of Triton kernels, as `_gather.triton_gather`."""
+    """The module of Triton kernels of this name, such as `_gather.triton_gather`."""
     try:
         return import_module(f"headrace.kernels.{name}")
     except ImportError as error:

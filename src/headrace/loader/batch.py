@@ -186,4 +186,3 @@ def rows_of(store: Store, ids: Tensor) -> Tensor:
     if store.device == ids.device or ids.device.type == "cpu":
         return store.gather(ids, check=False)
     return store.gather(ids.to(store.device), check=False).to(ids.device)
-

@@ -13,8 +13,6 @@ from headrace import _native
 from headrace._arrays import as_ids
 from headrace.loader.shard import Shard
 
-_SHUFFLE = 2  # Purpose::shuffle of native/philox.h
-
 
 @dataclass(frozen=True)
 class Seeds:
@@ -42,7 +40,7 @@ class Seeds:
         """This rank's batches from position `first` of the list of all ranks on: (index of the batch, positions of its seeds)."""
         order = torch.arange(len(self.nodes))
         if self.shuffle:
-            words = _native.random_words(self.seed, epoch, _SHUFFLE, len(self.nodes), 1)
+            words = _native.random_words(self.seed, epoch, _native.Purpose.shuffle, len(self.nodes), 1)
             order = torch.from_numpy(words.argsort(kind="stable"))
         for index in self.shard.indices(self.num_batches, first):
             yield index, order[index * self.batch_size : (index + 1) * self.batch_size]

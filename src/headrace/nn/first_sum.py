@@ -71,8 +71,8 @@ class FirstSum:
 
     def decide(self, layer: FirstLayer, x: Tensor, where: Structure) -> FixedSum | None:
         """What would be kept for this layer, if anything; `reason` says why."""
-        found = getattr(layer.conv, "fixed_sum", None)
-        fixed: FixedSum | None = None if found is None else found()
+        make_sum = getattr(layer.conv, "fixed_sum", None)
+        fixed: FixedSum | None = None if make_sum is None else make_sum()
         why_not = self._why_not(layer, fixed, x, where)
         if fixed is None or why_not is not None:
             self.reason = f"not kept: {why_not}"

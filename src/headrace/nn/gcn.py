@@ -72,7 +72,7 @@ class GCNConv(nn.Module):
     ) -> Tensor:
         """New rows of the targets.  # [num_src, in] -> [num_dst, out]
 
-        `summed` are the sums that `fixed_sum` makes of `x`, if they are there already.
+        `summed` are the sums that `fixed_sum` makes of `x`, if they have been made already.
         """
         if isinstance(x, tuple):
             raise ValueError("GCNConv takes one x, not a pair: its norms are those of one set of nodes (SAGEConv takes pairs)")

@@ -46,7 +46,7 @@ class GINConv(nn.Module):
     def forward(self, x: Input, where: Structure | Tensor, *, ids: Tensor | None = None, summed: Tensor | None = None) -> Tensor:
         """New rows of the targets.  # [num_src, in] -> [num_dst, out]
 
-        `summed` are the sums that `fixed_sum` makes of `x`, if they are there already.
+        `summed` are the sums that `fixed_sum` makes of `x`, if they have been made already.
         """
         where = structure_of(where, x, ids=ids)
         first, rest = _split(self.nn)

@@ -73,7 +73,7 @@ class Layer(nn.Module):
         if self.before and self.training:
             x = dropout(x, self.before)
         more = {"ids": ids, "summed": summed}
-        out: Tensor = self.conv(x, where, **{name: given for name, given in more.items() if given is not None})
+        out: Tensor = self.conv(x, where, **{name: value for name, value in more.items() if value is not None})
         if self.norm is not None:
             out = self.norm(out)
         if self.skip is not None:
@@ -137,11 +137,11 @@ class GNN(nn.Module):
             input_dropout = dropout if attention or conv == "gcn" else 0.0
         if activation is None:
             activation = "elu" if attention else "relu"
-        made = []
+        stack = []
         for i in range(layers):
             last = i == layers - 1
             wide, narrow = in_channels if i == 0 else hidden, out_channels if last else hidden
-            made.append(
+            stack.append(
                 Layer(
                     _conv(conv, wide, narrow, hidden, 1 if last else heads, dropout),
                     wide,
@@ -153,7 +153,7 @@ class GNN(nn.Module):
                     residual=residual and not last,
                 )
             )
-        self.layers = nn.ModuleList(made)
+        self.layers = nn.ModuleList(stack)
 
     @property
     def reads_table(self) -> bool:

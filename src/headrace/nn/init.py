@@ -16,7 +16,7 @@ def glorot(values: Tensor) -> None:
 
 
 def uniform(values: Tensor | None, inputs: int) -> None:
-    """Uniform within 1 / sqrt(inputs), as torch draws the bias of a linear map, if there is one."""
+    """Draw a bias uniformly within 1 / sqrt(inputs), as torch does for a linear map; None is passed over."""
     if values is not None:
         bound = 1 / math.sqrt(inputs)
         with torch.no_grad():
@@ -24,7 +24,7 @@ def uniform(values: Tensor | None, inputs: int) -> None:
 
 
 def zeros(values: Tensor | None) -> None:
-    """Nothing but zeros, if there is anything."""
+    """Fill a parameter with zeros; None is passed over."""
     if values is not None:
         with torch.no_grad():
             values.zero_()

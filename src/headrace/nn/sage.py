@@ -62,7 +62,7 @@ class SAGEConv(nn.Module):
         """New rows of the targets.  # [num_src, in] -> [num_dst, out]
 
         With `ids`, source i is row `ids[i]` of `x`: a whole feature array, of which only what the sums need is read. `summed` are
-        the sums that `fixed_sum` makes of `x`, if they are there already.
+        the sums that `fixed_sum` makes of `x`, if they have been made already.
         """
         where = structure_of(where, x, ids=ids)
         if self.project:

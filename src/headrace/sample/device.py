@@ -21,7 +21,6 @@ from headrace.sample.sample import Sample
 from headrace.sample.started import StartedSample
 from headrace.sample.workspace import HEAD, STAMPS, TILE, Bound, Lane, Request, Workspace, Workspaces
 
-_SAMPLE, _LABOR = 1, 6  # Purpose of native/philox.h
 _CHUNK = 256  # tiles whose sums are read at a time
 _SLOTS = 128  # most neighbors that a tile of rows draws together
 _SHORT = 64  # longest row whose ranks a tile of rows compares together
@@ -123,7 +122,8 @@ class DeviceSampler:
             return [pending for group in groups for pending in self._launch(group, lanes, positions)]
 
     def _request(self, seeds: Tensor, time: Tensor | None, epoch: int, batch: int) -> Request:
-        key = _native.stream_key(self.seed, epoch, 0 if self.labor else batch, _LABOR if self.labor else _SAMPLE)
+        purpose = _native.Purpose.labor if self.labor else _native.Purpose.sample
+        key = _native.stream_key(self.seed, epoch, 0 if self.labor else batch, purpose)
         return Request(seeds, time, key, batch)
 
     def lanes(self, count: int, seeds: int) -> int:

@@ -15,8 +15,6 @@ from headrace import _native
 from headrace.sample.sample import Sample
 from headrace.sample.started import StartedSample
 
-_SAMPLE = 1  # Purpose::sample of native/philox.h
-
 
 @runtime_checkable
 class Sampler(Protocol):
@@ -106,7 +104,7 @@ def batch_generator(seed: int, epoch: int, batch: int) -> torch.Generator:
     >>> torch.equal(a, b)
     True
     """
-    return torch.Generator().manual_seed(_native.stream_key(seed, epoch, batch, _SAMPLE))
+    return torch.Generator().manual_seed(_native.stream_key(seed, epoch, batch, _native.Purpose.sample))
 
 
 def sampler_of(candidate: Any, name: str) -> Sampler:

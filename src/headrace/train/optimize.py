@@ -10,8 +10,6 @@ from torch import nn
 from headrace import _native
 from headrace.train.options import LoopOptions, RunOptions
 
-_STEP = 12  # what random words are for: no draw of a sampler, a shuffle or a rounding has this purpose
-
 
 class Update:
     """The optimizer of a model, with what comes before and after: the seed of a batch's dropout, the rate, the clip."""
@@ -30,7 +28,7 @@ class Update:
 
     def seed(self, epoch: int, batch: int) -> None:
         """Before a batch: what it draws from torch, as dropout does, depends on (seed, epoch, batch) alone."""
-        torch.manual_seed(_native.stream_key(self.options.seed, epoch, batch, _STEP))
+        torch.manual_seed(_native.stream_key(self.options.seed, epoch, batch, _native.Purpose.step))
 
     def __call__(self) -> None:
         """Update the weights by their gradients."""

@@ -29,10 +29,10 @@ from headrace.train.fit import torch_threads
 from headrace.train.inference.ranking import rank
 from headrace.train.interrupt import Interrupt
 from headrace.train.links.data import LinkData
+from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.link import make_trainer
 from headrace.train.links.memory import slot_bytes
 from headrace.train.links.recipe import LinkRecipe
-from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.loop import Trainer
 from headrace.train.options import option
 from headrace.train.watch import StepEvent

@@ -64,7 +64,7 @@ def aggregate(
     elif launch is not None:
         if prepared is not None and prepared.launch != launch:
             raise ValueError(f"prepared is for {prepared.launch}, but launch is {launch}: pass one of them")
-        prepared = prepared or prepare(_Given(indptr, indices), launch)
+        prepared = prepared or prepare(_BareRows(indptr, indices), launch)
     if prepared is not None and (prepared.rows, prepared.entries) != (indptr.shape[0] - 1, indices.shape[0]):
         raise ValueError(
             f"prepared is of {prepared.rows} rows with {prepared.entries} entries, but these are {indptr.shape[0] - 1} rows with "
@@ -116,8 +116,8 @@ def aggregate_reference(
         index = rows.view(-1, *[1] * (x.dim() - 1)).expand_as(messages)
         best = torch.zeros(shape, dtype=wide).scatter_reduce(0, index, messages.detach(), "amax", include_self=False)
         entry = torch.arange(len(sources)).view_as(rows.view(-1, *[1] * (x.dim() - 1))).expand_as(messages)
-        found, most = messages.detach(), best[rows]
-        reached = torch.where((found == most) | (found.isnan() & most.isnan()), entry, len(sources))
+        values, most = messages.detach(), best[rows]
+        reached = torch.where((values == most) | (values.isnan() & most.isnan()), entry, len(sources))
         first = torch.full(shape, len(sources)).scatter_reduce(0, index, reached, "amin", include_self=True)
         padded = torch.cat([messages, messages.new_zeros(1, *x.shape[1:])])
         return padded.gather(0, first).to(x.dtype)
@@ -130,7 +130,7 @@ def aggregate_reference(
 
 
 @dataclass(eq=False)
-class _Given:
+class _BareRows:
     indptr: Tensor
     indices: Tensor
     permutation: Tensor | None = None
@@ -147,14 +147,14 @@ def _check(x: Tensor, indptr: Tensor, indices: Tensor, reduce: str, reverse: Row
         raise ValueError(f"reverse has {len(reverse.indices)} entries, the rows have {len(indices)}: it is of another graph")
 
 
-def _factors(name: str, given: Tensor | None, count: int, of: str, reduce: str, wide: torch.dtype) -> Tensor | None:
-    if given is None:
+def _factors(name: str, factors: Tensor | None, count: int, of: str, reduce: str, wide: torch.dtype) -> Tensor | None:
+    if factors is None:
         return None
     if reduce == "max":
         raise ValueError(f"{name} goes with reduce='sum' or 'mean': multiply the rows themselves before a max")
-    if given.shape != (count,):
-        raise ValueError(f"{name} must have one number per row, [{count}] for {count} {of}, not {list(given.shape)}")
-    return given.detach().to(wide).contiguous()
+    if factors.shape != (count,):
+        raise ValueError(f"{name} must have one number per row, [{count}] for {count} {of}, not {list(factors.shape)}")
+    return factors.detach().to(wide).contiguous()
 
 
 def _transpose_of(indptr: Tensor, indices: Tensor, reverse: Rows | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -39,8 +39,8 @@ def _run(
     threads: int,
 ) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu":
-        given = {"indptr": indptr, "indices": indices, "weight": weight, "ids": ids, "scale": scale, "row_scale": row_scale}
-        for name, tensor in given.items():
+        tensors = {"indptr": indptr, "indices": indices, "weight": weight, "ids": ids, "scale": scale, "row_scale": row_scale}
+        for name, tensor in tensors.items():
             if tensor is not None and tensor.device != x.device:
                 raise ValueError(f"{name} is on {tensor.device}, x is on {x.device}: move them to one device")
         work = Work(x.detach(), indptr, indices, None if weight is None else weight.detach(), ids, scale, row_scale, reduce)
@@ -131,8 +131,8 @@ def _run_backward(
     grad_x, grad_weight = x.new_empty(0), torch.empty(0, dtype=wide)
     if need_x:
         if t_indptr is None:
-            made = _native.transpose_csr(indptr, indices, columns, positions=positions, threads=threads)
-            t_indptr, t_indices, t_permutation = (None if a is None else torch.from_numpy(a) for a in made)
+            transpose = _native.transpose_csr(indptr, indices, columns, positions=positions, threads=threads)
+            t_indptr, t_indices, t_permutation = (None if a is None else torch.from_numpy(a) for a in transpose)
         grad_x = grad.new_empty(columns, grad.shape[1])
         if reduce == "max":
             _native.max_gradient(grad, t_indptr, t_indices, t_permutation, indptr, where, grad_x, weight=weight, threads=threads)

@@ -53,12 +53,12 @@ def prepare(
     tensor([0])
     """
     chosen = launch or _chosen(rows, width, dtype, rho_w, tuned(rows.indptr.device) if table is None else table)
-    made = Prepared(chosen, max(len(rows.indptr) - 1, 0), len(rows.indices), _needed(rows, chosen))
+    prepared = Prepared(chosen, max(len(rows.indptr) - 1, 0), len(rows.indices), _needed(rows, chosen))
     if reverse is None:
-        return made
+        return prepared
     if reverse.indices is rows.indices:
-        return replace(made, reverse=made)
-    return replace(made, reverse=prepare(reverse, launch, width=width, dtype=dtype, rho_w=rho_w, table=table))
+        return replace(prepared, reverse=prepared)
+    return replace(prepared, reverse=prepare(reverse, launch, width=width, dtype=dtype, rho_w=rho_w, table=table))
 
 
 def _needed(rows: Rows, launch: Launch) -> tuple[Tensor, ...]:

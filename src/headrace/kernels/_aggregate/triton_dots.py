@@ -42,25 +42,25 @@ def dots_kernel(  # type: ignore[no-untyped-def]
 ):
     kind: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     entry = tl.program_id(0).to(tl.int64) * entries + tl.arange(0, entries)
-    there = entry < count
-    row = tl.load(owners + entry, mask=there, other=-1).to(tl.int64)
-    there = (row >= 0) & (row < rows)
-    source = tl.load(indices + entry, mask=there, other=-1).to(tl.int64)
-    there = there & (source >= 0) & (source < sources)
+    valid = entry < count
+    row = tl.load(owners + entry, mask=valid, other=-1).to(tl.int64)
+    valid = (row >= 0) & (row < rows)
+    source = tl.load(indices + entry, mask=valid, other=-1).to(tl.int64)
+    valid = valid & (source >= 0) & (source < sources)
     factor = tl.full([entries], 1.0, dtype=kind)
     if scaled:
-        factor *= tl.load(scale + source, mask=there, other=0.0)
+        factor *= tl.load(scale + source, mask=valid, other=0.0)
     if row_scaled:
-        factor *= tl.load(row_scale + row, mask=there, other=0.0)
+        factor *= tl.load(row_scale + row, mask=valid, other=0.0)
     if chosen:
-        slot = (entry - tl.load(indptr + row, mask=there, other=0)).to(tl.int32)
+        slot = (entry - tl.load(indptr + row, mask=valid, other=0)).to(tl.int32)
     if by_id:
-        source = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
-        there = there & (source >= 0) & (source < rows_of_x)
+        source = tl.load(ids + source, mask=valid, other=-1).to(tl.int64)
+        valid = valid & (source >= 0) & (source < rows_of_x)
     total = tl.zeros([entries], dtype=kind)
     for first in tl.static_range(0, width, columns):
         column = first + tl.arange(0, columns)
-        seen = there[:, None] & (column < width)[None, :]
+        seen = valid[:, None] & (column < width)[None, :]
         place = (row * width)[:, None] + column[None, :]
         left = tl.load(grad + place, mask=seen, other=0.0).to(kind)
         if chosen:

@@ -67,16 +67,16 @@ def max_kernel(  # type: ignore[no-untyped-def]
     which = tl.full([columns], -1, dtype=tl.int32)
     for first in tl.range(begin, end, entries, num_stages=stages):
         entry = first + tl.arange(0, entries)
-        there = entry < end
-        source = tl.load(indices + entry, mask=there, other=-1).to(tl.int64)
-        there = (source >= 0) & (source < sources)
+        valid = entry < end
+        source = tl.load(indices + entry, mask=valid, other=-1).to(tl.int64)
+        valid = (source >= 0) & (source < sources)
         if by_id:
-            source = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
-            there = (source >= 0) & (source < rows_of_x)
-        seen = there[:, None] & inside[None, :]
+            source = tl.load(ids + source, mask=valid, other=-1).to(tl.int64)
+            valid = (source >= 0) & (source < rows_of_x)
+        seen = valid[:, None] & inside[None, :]
         value = tl.load(x + ((source * width)[:, None] + column[None, :]), mask=seen, other=0.0).to(kind)
         if weighted:
-            value *= tl.load(weight + entry, mask=there, other=0.0).to(kind)[:, None]
+            value *= tl.load(weight + entry, mask=valid, other=0.0).to(kind)[:, None]
         key = tl.where(seen, _key(value), none)
         largest = tl.max(key, axis=0)
         slot = (entry - begin).to(tl.int32)

@@ -71,27 +71,27 @@ def sum_kernel(  # type: ignore[no-untyped-def]
     total = tl.zeros([rows, columns], dtype=kind)
     for first in tl.range(0, most, entries, num_stages=stages):
         entry = begin[:, None] + (first + tl.arange(0, entries))[None, :]
-        there = entry < end[:, None]
-        source = tl.load(indices + entry, mask=there, other=-1).to(tl.int64)
-        there = (source >= 0) & (source < sources)
+        named = entry < end[:, None]
+        source = tl.load(indices + entry, mask=named, other=-1).to(tl.int64)
+        named = (source >= 0) & (source < sources)
         if weighted or chosen:
             at = entry
             if placed:
-                at = tl.load(position + entry, mask=there, other=0).to(tl.int64)
+                at = tl.load(position + entry, mask=named, other=0).to(tl.int64)
         if chosen:
-            slot = (at - tl.load(forward + source, mask=there, other=0)).to(tl.int32)
+            slot = (at - tl.load(forward + source, mask=named, other=0)).to(tl.int32)
         if scaled:
-            factor = tl.load(scale + source, mask=there, other=0.0).to(kind)
+            factor = tl.load(scale + source, mask=named, other=0.0).to(kind)
         if by_id:
-            source = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
-            there = (source >= 0) & (source < rows_of_x)
+            source = tl.load(ids + source, mask=named, other=-1).to(tl.int64)
+            named = (source >= 0) & (source < rows_of_x)
         place = (source * width)[:, :, None] + column[None, None, :]
-        seen = there[:, :, None] & inside[None, None, :]
+        seen = named[:, :, None] & inside[None, None, :]
         value = tl.load(x + place, mask=seen, other=0.0).to(kind)
         if chosen:  # not as a mask of the read, which would then be element by element
             value = tl.where(tl.load(taken + place, mask=seen, other=-1) == slot[:, :, None], value, 0.0)
         if weighted:
-            value *= tl.load(weight + at, mask=there, other=0.0).to(kind)[:, :, None]
+            value *= tl.load(weight + at, mask=named, other=0.0).to(kind)[:, :, None]
         if scaled:
             value *= factor[:, :, None]
         total += tl.sum(value, axis=1)

@@ -38,17 +38,17 @@ def _tile(  # type: ignore[no-untyped-def]
 ):
     """Which rows of the window have the next neighbors, as ones, and the neighbors' rows."""
     entry = first + tl.arange(0, entries)
-    there = entry < end
-    source = tl.load(neighbors + entry, mask=there, other=-1).to(tl.int64)
-    has = tl.load(bits + entry, mask=there, other=0)
-    there = (source >= 0) & (source < sources)
+    valid = entry < end
+    source = tl.load(neighbors + entry, mask=valid, other=-1).to(tl.int64)
+    has = tl.load(bits + entry, mask=valid, other=0)
+    valid = (source >= 0) & (source < sources)
     if scaled:
-        factor = tl.load(scale + source, mask=there, other=0.0)
+        factor = tl.load(scale + source, mask=valid, other=0.0)
     if by_id:
-        source = tl.load(ids + source, mask=there, other=-1).to(tl.int64)
-        there = (source >= 0) & (source < rows_of_x)
+        source = tl.load(ids + source, mask=valid, other=-1).to(tl.int64)
+        valid = (source >= 0) & (source < rows_of_x)
     place = (source * width)[:, None] + column[None, :]
-    value = tl.load(x + place, mask=there[:, None] & (column < width)[None, :], other=0.0)
+    value = tl.load(x + place, mask=valid[:, None] & (column < width)[None, :], other=0.0)
     if scaled:
         value *= factor[:, None]
     return ((has[None, :] >> tl.arange(0, window)[:, None]) & 1).to(value.dtype), value

@@ -66,8 +66,8 @@ def _fastest(bucket: str, device: torch.device) -> Launch:
     expected = _gpu.sum_rows(work, H200[bucket]).double()
     times = {}
     for launch in candidates(bucket):
-        found = _gpu.sum_rows(work, launch).double()
-        if not torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max())):
+        sums = _gpu.sum_rows(work, launch).double()
+        if not torch.allclose(sums, expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max())):
             raise RuntimeError(f"{launch} gives other sums than {H200[bucket]}: nothing is kept")
         times[launch] = _seconds(lambda launch=launch: _gpu.sum_rows(work, launch))  # type: ignore[misc]
     return min(times, key=times.__getitem__)

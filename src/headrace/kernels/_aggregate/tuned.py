@@ -31,10 +31,10 @@ def tuned(device: torch.device, path: Path | None = None) -> Table:
 def read_table(path: Path) -> Table:
     """The table of a file, completed by what comes with the package."""
     try:
-        found = {bucket: Launch.unpacked(packed) for bucket, packed in json.loads(path.read_text())["launches"].items()}
+        launches = {bucket: Launch.unpacked(packed) for bucket, packed in json.loads(path.read_text())["launches"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no table of launches ({error}): delete it, or run headrace.kernels.tune again") from None
-    return {**H200, **{bucket: launch for bucket, launch in found.items() if bucket in H200}}
+    return {**H200, **{bucket: launch for bucket, launch in launches.items() if bucket in H200}}
 
 
 def write_table(path: Path, table: Table, device: str) -> None:

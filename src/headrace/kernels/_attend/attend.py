@@ -21,6 +21,7 @@ from headrace import _native
 from headrace._arrays import thread_argument
 from headrace.kernels._aggregate.aggregate import Rows
 from headrace.kernels._attend import ops as _attend_ops
+from headrace.kernels._attend.scores import sum_type
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -52,7 +53,7 @@ def attend(
     rows, heads = indptr.shape[0] - 1, x.shape[1]
     _check_shape("source", source, (x.shape[0], heads), "[rows of x, heads]")
     _check_shape("target", target, (rows, heads), "[rows of indptr, heads]")
-    wide = _attend_ops.sum_type(x.dtype)
+    wide = sum_type(x.dtype)
     return _attend_ops.attend(
         x.contiguous(),
         indptr.contiguous(),
@@ -96,7 +97,7 @@ def attend_pairs(
         indptr.contiguous(),
         indices.contiguous(),
         target.to(x.dtype).contiguous(),
-        attention.to(_attend_ops.sum_type(x.dtype)).contiguous(),
+        attention.to(sum_type(x.dtype)).contiguous(),
         *_transposed(reverse, indices),
         slope,
         self_loops,
@@ -120,7 +121,7 @@ def attend_reference(
 ) -> Tensor:
     """The same as `attend` in plain torch, messages and all."""
     rows, columns, position = _entries(indptr, indices, self_loops)
-    wide = _attend_ops.sum_type(x.dtype)
+    wide = sum_type(x.dtype)
     scores = F.leaky_relu(source.to(wide)[columns] + target.to(wide)[rows], slope)
     return _weigh(x, scores, rows, columns, len(indptr) - 1, _factors(position, x.shape[1], dropout, seed))
 
@@ -139,7 +140,7 @@ def attend_pairs_reference(
 ) -> Tensor:
     """The same as `attend_pairs` in plain torch, messages and all."""
     rows, columns, position = _entries(indptr, indices, self_loops)
-    wide = _attend_ops.sum_type(x.dtype)
+    wide = sum_type(x.dtype)
     pairs = F.leaky_relu(x.to(wide)[columns] + target.to(x.dtype).to(wide)[rows], slope)
     scores = (attention.to(wide) * pairs).sum(-1)
     return _weigh(x, scores, rows, columns, len(indptr) - 1, _factors(position, x.shape[1], dropout, seed))

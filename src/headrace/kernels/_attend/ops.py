@@ -1,7 +1,7 @@
 """The custom ops under `attend` and `attend_pairs`: what torch records, and what it calls for their gradients.
 
-Both ops have the same arguments but for the fourth and fifth: (source, target) of GAT, (target, attention) of GATv2. Called
-directly, a seed may be a tensor on the device: what is captured then draws anew at every replay.
+Both ops have the same arguments but for what `fourth` and `fifth` are: (source, target) of GAT, (target, attention) of GATv2.
+Called directly, a seed may be a tensor on the device: what is captured then draws anew at every replay.
 """
 
 from __future__ import annotations
@@ -15,123 +15,70 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace.kernels._attend import gpu as _attend_gpu
+from headrace.kernels._attend.scores import Scores, sum_type
 from headrace.kernels._direct import direct
 
-
-def sum_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of scores and sums of rows of this type."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+Runs = tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor, Tensor]]]
 
 
-def _run_attend(
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    source: Tensor,
-    target: Tensor,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    t_permutation: Tensor | None,
-    slope: float,
-    self_loops: bool,
-    dropout: float,
-    seed: int,
-    threads: int,
-) -> tuple[Tensor, Tensor]:
-    """The output, and per row and head the largest score and 1 / the sum of exp(score - largest).
+def _runs(fourth_name: str, fifth_name: str) -> Runs:
+    """What an op calls, forwards and backwards, whose `fourth` and `fifth` are these fields of `Scores`."""
 
-    Two numbers and not their log-sum-exp: fp32 would lose the digits of small differences between large scores.
-    """
-    return _forward(x, indptr, indices, source, target, None, slope, self_loops, dropout, seed, threads)
+    def run(
+        x: Tensor,
+        indptr: Tensor,
+        indices: Tensor,
+        fourth: Tensor,
+        fifth: Tensor,
+        t_indptr: Tensor | None,
+        t_indices: Tensor | None,
+        t_permutation: Tensor | None,
+        slope: float,
+        self_loops: bool,
+        dropout: float,
+        seed: int,
+        threads: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The output, and per row and head the largest score and 1 / the sum of exp(score - largest).
 
+        Two numbers and not their log-sum-exp: fp32 would lose the digits of small differences between large scores.
+        """
+        parts: dict[str, Any] = {fourth_name: fourth.detach(), fifth_name: fifth.detach()}
+        scores = Scores(**parts, slope=slope, self_loops=self_loops, dropout=dropout, seed=seed)
+        return _forward(x, indptr, indices, scores, threads)
 
-def _run_attend_pairs(
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    t_permutation: Tensor | None,
-    slope: float,
-    self_loops: bool,
-    dropout: float,
-    seed: int,
-    threads: int,
-) -> tuple[Tensor, Tensor]:
-    """As `attend`, with GATv2's scores."""
-    return _forward(x, indptr, indices, None, target, attention, slope, self_loops, dropout, seed, threads)
+    def run_backward(
+        grad: Tensor,
+        out: Tensor,
+        peak: Tensor,
+        x: Tensor,
+        indptr: Tensor,
+        indices: Tensor,
+        fourth: Tensor,
+        fifth: Tensor,
+        t_indptr: Tensor | None,
+        t_indices: Tensor | None,
+        t_permutation: Tensor | None,
+        slope: float,
+        self_loops: bool,
+        dropout: float,
+        seed: int,
+        threads: int,
+        need_x: bool,
+        need_fourth: bool,
+        need_fifth: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of x, fourth and fifth. One that is not needed is an empty tensor: an op returns tensors."""
+        parts: dict[str, Any] = {fourth_name: fourth, fifth_name: fifth}
+        scores = Scores(**parts, slope=slope, self_loops=self_loops, dropout=dropout, seed=seed)
+        grads = _like(x, need_x), _like(fourth, need_fourth), _like(fifth, need_fifth)
+        wanted = dict.fromkeys(("grad_x", "grad_source", "grad_target", "grad_attention"))
+        for name, gradient, needed in zip(("x", *parts), grads, (need_x, need_fourth, need_fifth), strict=True):
+            wanted[f"grad_{name}"] = gradient if needed else None
+        _backward(grad, out, peak, x, indptr, indices, (t_indptr, t_indices, t_permutation), scores, threads, wanted)
+        return grads
 
-
-def _run_attend_backward(
-    grad: Tensor,
-    out: Tensor,
-    peak: Tensor,
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    source: Tensor,
-    target: Tensor,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    t_permutation: Tensor | None,
-    slope: float,
-    self_loops: bool,
-    dropout: float,
-    seed: int,
-    threads: int,
-    need_x: bool,
-    need_source: bool,
-    need_target: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, source and target. One that is not needed is an empty tensor: an op returns tensors."""
-    grads = _like(x, need_x), _like(source, need_source), _like(target, need_target)
-    asked = {
-        "grad_x": grads[0] if need_x else None,
-        "grad_source": grads[1] if need_source else None,
-        "grad_target": grads[2] if need_target else None,
-        "grad_attention": None,
-    }
-    given = {"source": source, "target": target, "attention": None, "slope": slope, "self_loops": self_loops}
-    transpose = (t_indptr, t_indices, t_permutation)
-    _backward(grad, out, peak, x, indptr, indices, transpose, threads, dropout=dropout, seed=seed, **asked, **given)
-    return grads
-
-
-def _run_attend_pairs_backward(
-    grad: Tensor,
-    out: Tensor,
-    peak: Tensor,
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    t_permutation: Tensor | None,
-    slope: float,
-    self_loops: bool,
-    dropout: float,
-    seed: int,
-    threads: int,
-    need_x: bool,
-    need_target: bool,
-    need_attention: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, target and attention."""
-    grads = _like(x, need_x), _like(target, need_target), _like(attention, need_attention)
-    asked = {
-        "grad_x": grads[0] if need_x else None,
-        "grad_source": None,
-        "grad_target": grads[1] if need_target else None,
-        "grad_attention": grads[2] if need_attention else None,
-    }
-    given = {"source": None, "target": target, "attention": attention, "slope": slope, "self_loops": self_loops}
-    transpose = (t_indptr, t_indices, t_permutation)
-    _backward(grad, out, peak, x, indptr, indices, transpose, threads, dropout=dropout, seed=seed, **asked, **given)
-    return grads
+    return run, run_backward
 
 
 def _backward(
@@ -141,65 +88,43 @@ def _backward(
     x: Tensor,
     indptr: Tensor,
     indices: Tensor,
-    transpose: tuple[Tensor | None, Tensor | None, Tensor | None],
+    transpose: _attend_gpu.Transpose,
+    scores: Scores,
     threads: int,
-    **given: Any,
+    wanted: dict[str, Any],
 ) -> None:
     if x.device.type != "cpu":
-        _attend_gpu.backward(grad, peak, x, indptr, indices, transpose, **given)
+        _attend_gpu.backward(grad, peak, x, indptr, indices, transpose, scores, **wanted)
         return
     threads = thread_count(threads or None)
-    if given["grad_x"] is None and given["grad_source"] is None:
+    if wanted["grad_x"] is None and wanted["grad_source"] is None:
         transpose = None, None, None
     elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:  # type: ignore[arg-type]
         transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)  # type: ignore[assignment]
-    given |= dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
-    _native.attend_gradient(grad, out, peak, x, indptr, indices, threads=threads, **given)
+    reverse: dict[str, Any] = dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
+    _native.attend_gradient(grad, out, peak, x, indptr, indices, **wanted, **reverse, **_options(scores), threads=threads)
+
+
+def _options(scores: Scores) -> dict[str, Any]:
+    """Scores as native kernels take them."""
+    numbers = {"slope": scores.slope, "self_loops": scores.self_loops, "dropout": scores.dropout, "seed": scores.seed}
+    return {**scores.tensors, **numbers}
 
 
 def _like(tensor: Tensor, needed: bool) -> Tensor:
     return torch.empty_like(tensor) if needed else tensor.new_empty(0)
 
 
-def _forward(
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    source: Tensor | None,
-    target: Tensor,
-    attention: Tensor | None,
-    slope: float,
-    self_loops: bool,
-    dropout: float,
-    seed: int,
-    threads: int,
-) -> tuple[Tensor, Tensor]:
+def _forward(x: Tensor, indptr: Tensor, indices: Tensor, scores: Scores, threads: int) -> tuple[Tensor, Tensor]:
     if x.device.type != "cpu":
-        given = {"source": source, "target": target, "attention": attention, "slope": slope, "self_loops": self_loops}
-        given = {name: value.detach() if isinstance(value, Tensor) else value for name, value in given.items()}
-        return _attend_gpu.forward(x.detach(), indptr, indices, **given, dropout=dropout, seed=seed)
-    named = {"x": x, "indptr": indptr, "indices": indices, "source": source, "target": target, "attention": attention}
-    for name, tensor in named.items():
+        return _attend_gpu.forward(x.detach(), indptr, indices, scores)
+    for name, tensor in {"indptr": indptr, "indices": indices, **scores.tensors}.items():
         if tensor is not None and tensor.device.type != "cpu":
             raise ValueError(f"{name} is on {tensor.device}; this kernel runs on CPU tensors")
     out, peak = _outputs(x, indptr)
     threads = thread_count(threads or None)
     try:
-        _native.attend(
-            x.detach(),
-            indptr,
-            indices,
-            out,
-            peak,
-            source=None if source is None else source.detach(),
-            target=target.detach(),
-            attention=None if attention is None else attention.detach(),
-            slope=slope,
-            self_loops=self_loops,
-            dropout=dropout,
-            seed=seed,
-            threads=threads,
-        )
+        _native.attend(x.detach(), indptr, indices, out, peak, **_options(scores), threads=threads)
     except ValueError as error:
         message = str(error)
         if "out of range" in message and len(indices):  # the kernel only says that one is: it checks while it reads
@@ -236,14 +161,15 @@ def _gradient(backward: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callabl
     def of(ctx, grad, _peak):  # type: ignore[no-untyped-def]
         saved = [t if t is None else t.detach() for t in ctx.saved_tensors]
         needed = [ctx.needs_input_grad[i] for i in (0, 3, 4)]
-        found = backward(grad.detach().contiguous(), *saved, *ctx.options, *needed)
-        grad_x, fourth, fifth = (g if need else None for g, need in zip(found, needed, strict=True))
+        gradients = backward(grad.detach().contiguous(), *saved, *ctx.options, *needed)
+        grad_x, fourth, fifth = (g if need else None for g, need in zip(gradients, needed, strict=True))
         return (grad_x, None, None, fourth, fifth, *[None] * 8)
 
     return of
 
 
-def _registered(name: str, run: Callable[..., Any], run_backward: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
+def _registered(name: str, fourth: str, fifth: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    run, run_backward = _runs(fourth, fifth)
     op = torch.library.custom_op(f"headrace::{name}", run, mutates_args=())
     backward_op = torch.library.custom_op(f"headrace::{name}_backward", run_backward, mutates_args=())
     op.register_fake(_fake_forward)
@@ -252,5 +178,5 @@ def _registered(name: str, run: Callable[..., Any], run_backward: Callable[..., 
     return direct(op, run, _remember, _gradient(run_backward))
 
 
-attend = _registered("attend", _run_attend, _run_attend_backward)
-attend_pairs = _registered("attend_pairs", _run_attend_pairs, _run_attend_pairs_backward)
+attend = _registered("attend", "source", "target")
+attend_pairs = _registered("attend_pairs", "target", "attention")

@@ -8,7 +8,6 @@ How the rows are cut is decided on the device: nothing here waits for it, and a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,11 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace import _native
+from headrace._arrays import signed
+from headrace.kernels._attend.scores import Scores, sum_type
+from headrace.kernels._triton_random import key_of_seed
 
-_ATTEND = tl.constexpr(5)  # Purpose::attend of native/philox.h
+_ATTEND = tl.constexpr(int(_native.Purpose.attend))
 GROUP = 1024  # entries of a group; rows up to twice as long stay whole
 _WHOLE = 1 << 16  # with no more entries than this altogether no row is cut
 
@@ -61,23 +63,33 @@ def span(indptr, begins, rows, own_rows, slots, combine: tl.constexpr, group: tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def entries(indices, at, last, end, row, own_rows, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile of entries: where they stand, what they name, and which are there. One that names its row is not, if the row has an
-    entry of its own."""
-    entry = at + tl.arange(0, lanes).to(tl.int64)
-    there = entry < last
-    column = tl.load(indices + entry, mask=there & (entry < end), other=0).to(tl.int64)
-    own = entry == end
-    there = there & (own | (column != row) | (row >= own_rows))
-    return entry, tl.where(own, row, column), there
+def head_tile(heads: tl.constexpr, channels: tl.constexpr, head_block: tl.constexpr, channel_block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first head of a program, its heads, where their channels stand within a row, and which heads and channels are no
+    padding.  # -> [heads], [heads, channels], [heads], [heads, channels]"""
+    first_head = tl.program_id(1) * head_block
+    head = first_head + tl.arange(0, head_block)
+    channel = tl.arange(0, channel_block)
+    within = head[:, None] * channels + channel[None, :]
+    real_head = head < heads
+    return first_head, head, within, real_head, real_head[:, None] & (channel < channels)[None, :]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def stream_key(key, seed, seed_there):  # type: ignore[no-untyped-def]
-    """The key of the draws: given, or made of a seed that lies on the device (stream_key of native/philox.h)."""
-    nothing = tl.zeros([1], tl.uint32)
-    k0, k1, _, _ = tl.philox(tl.load(seed), nothing, nothing, nothing, nothing + _ATTEND)
-    return tl.where(seed_there != 0, tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0), key)
+def entries(indices, at, last, end, row, own_rows, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A tile of entries: where they stand, which columns they name, and which of them count. One that names its own row does not
+    count if the row has an entry of its own."""
+    entry = at + tl.arange(0, lanes).to(tl.int64)
+    valid = entry < last
+    column = tl.load(indices + entry, mask=valid & (entry < end), other=0).to(tl.int64)
+    own = entry == end
+    valid = valid & (own | (column != row) | (row >= own_rows))
+    return entry, tl.where(own, row, column), valid
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def stream_key(key, seed, seed_on_device):  # type: ignore[no-untyped-def]
+    """The key of the draws: that of the seed, where it lies on the device, or `key`."""
+    return tl.where(seed_on_device != 0, key_of_seed(seed, _ATTEND), key)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -101,11 +113,11 @@ def factors(key, position, first_head, dropped, kept: tl.constexpr, width: tl.co
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def positions(permutation, entry, there, end, row, count, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
+def positions(permutation, entry, valid, end, row, count, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
     """Where entries stand in the rows: dropout is a function of it. A row's own entry stands behind all others."""
     position = entry
     if reverse:
-        position = tl.load(permutation + entry, mask=there & (entry < end), other=0).to(tl.int64)
+        position = tl.load(permutation + entry, mask=valid & (entry < end), other=0).to(tl.int64)
     return tl.where(entry == end, count + row, position)
 
 
@@ -116,7 +128,7 @@ def leaky(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def rise(value, slope: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The slope of `leaky` there."""
+    """The slope of `leaky` at these values."""
     return tl.where(value > 0, 1.0, tl.full(value.shape, slope, value.dtype))
 
 
@@ -136,6 +148,11 @@ class Tile:
         together = min(triton.next_power_of_2(heads), max(512 // wide, 1))
         lanes = min(max(numbers // (together * wide), 2), 32) if lanes is None else lanes
         return cls(lanes, together, wide, warps or min(max(lanes * together * wide // 1024, 1), 8))
+
+
+def gradient_tile(heads: int, channels: int, scores: Scores) -> Tile:
+    """The tile of a pass for gradients, of which pairs need more registers."""
+    return Tile.of(heads, channels, numbers=512 if scores.pairs else 1024)
 
 
 @dataclass(frozen=True)
@@ -158,31 +175,65 @@ class Cut:
         return cls(begins, (count + own_rows) * 3 // (2 * group) + 1)  # only the last group of a row may be short
 
 
-def launch(run: Callable[..., None], cut: Cut | None, rows: int) -> None:
-    """Calls run(programs, slots, combine)."""
+def run(
+    kernel: Any,
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    scores: Scores,
+    *,
+    own_rows: int,
+    sums: int,
+    group: int,
+    tile: Tile,
+    **arguments: Any,
+) -> None:
+    """Launch a kernel over all rows, and once more to add up what the groups of long rows left, `sums` numbers each."""
+    rows, (_, heads, channels) = len(indptr) - 1, x.shape
+    cut = Cut.of(indptr, len(indices), own_rows, group)
     slots = 0 if cut is None else cut.slots
-    run(slots + rows, slots, combine=False)
-    if slots:
-        run(slots, slots, combine=True)
+    partial = x.new_empty(slots * sums, dtype=sum_type(x.dtype))
+    for combine in (False, True) if slots else (False,):
+        kernel[(slots if combine else slots + rows, triton.cdiv(heads, tile.heads))](
+            x=x,
+            indptr=indptr,
+            indices=indices,
+            **{name: scores.target if tensor is None else tensor for name, tensor in scores.tensors.items()},
+            begins=indptr if cut is None else cut.begins,
+            partial=partial,
+            rows=rows,
+            own_rows=own_rows,
+            slots=slots,
+            count=len(indices),
+            **_draws(scores, indptr),
+            slope=scores.slope,
+            pairs=scores.pairs,
+            wide=x.dtype == torch.float64,
+            combine=combine,
+            group=group,
+            heads=heads,
+            channels=channels,
+            lanes=tile.lanes,
+            head_block=tile.heads,
+            channel_block=tile.channels,
+            num_warps=tile.warps,
+            **arguments,
+        )
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Dropout as the kernels take it."""
-
-    key: int | Tensor
-    dropped: int
-    kept: float
-
-    @classmethod
-    def of(cls, dropout: float, seed: int | Tensor) -> Draws:
-        key = seed if isinstance(seed, Tensor) else _native.stream_key(seed, 0, 0, _ATTEND.value) if dropout else 0
-        if isinstance(key, int) and key >= 2**63:
-            key -= 2**64
-        return cls(key, int(dropout * 4294967296.0), 1 / (1 - dropout))
-
-    def arguments(self, like: Tensor) -> dict[str, Any]:
-        """`like` is any int64 array, read in place of a seed that is not there."""
-        there = isinstance(self.key, Tensor)
-        given = {"key": 0, "seed": self.key} if there else {"key": self.key, "seed": like}
-        return {**given, "seed_there": int(there), "dropped": self.dropped, "kept": self.kept, "drops": self.dropped > 0}
+def _draws(scores: Scores, like: Tensor) -> dict[str, Any]:
+    """Dropout as the kernels take it. `like` is any int64 array, passed in place of a seed that is not on the device."""
+    dropped = int(scores.dropout * 4294967296.0)
+    draws = {
+        "key": 0,
+        "seed": like,
+        "seed_on_device": 0,
+        "dropped": dropped,
+        "kept": 1 / (1 - scores.dropout),
+        "drops": dropped > 0,
+    }
+    if isinstance(scores.seed, Tensor):
+        draws |= {"seed": scores.seed, "seed_on_device": 1}
+    elif scores.dropout:
+        draws["key"] = signed(_native.stream_key(scores.seed, 0, 0, _native.Purpose.attend))
+    return draws

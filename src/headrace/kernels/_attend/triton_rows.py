@@ -12,27 +12,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headrace.kernels._attend.scores import Scores
 from headrace.kernels._attend.triton_entries import (
     GROUP,
-    Cut,
-    Draws,
     Tile,
     entries,
     factors,
-    launch,
+    gradient_tile,
+    head_tile,
     leaky,
     positions,
     rise,
+    run,
     span,
     stream_key,
 )
-from headrace.kernels._attend.triton_forward import shape_of
 
 FACTS = 4  # of a row and head: the largest score, 1 / the sum, D, and GAT's target
 
 
 @triton.jit(
-    do_not_specialize=["rows", "own_rows", "slots", "count", "key", "dropped", "seed_there"],
+    do_not_specialize=["rows", "own_rows", "slots", "count", "key", "dropped", "seed_on_device"],
     do_not_specialize_on_alignment=["indptr", "indices", "begins", "seed"],
 )  # type: ignore[untyped-decorator]
 def rows_kernel(  # type: ignore[no-untyped-def]
@@ -55,7 +55,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     count,
     key,
     seed,
-    seed_there,
+    seed_on_device,
     dropped,
     kept: tl.constexpr,
     drops: tl.constexpr,
@@ -76,22 +76,17 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     row, first, last, end, slot, grouped = span(indptr, begins, rows, own_rows, slots, combine, group)
     if row < 0:
         return
-    first_head = tl.program_id(1) * head_block
-    head = first_head + tl.arange(0, head_block)
-    channel = tl.arange(0, channel_block)
-    within = head[:, None] * channels + channel[None, :]
-    real_head = head < heads
-    real = real_head[:, None] & (channel < channels)[None, :]
+    first_head, head, within, real_head, real = head_tile(heads, channels, head_block, channel_block)
     largest = tl.load(peak + row * (2 * heads) + head, mask=real_head, other=0.0)
     scale = tl.load(peak + row * (2 * heads) + heads + head, mask=real_head, other=0.0)
     out_grad = tl.load(grad + row * (heads * channels) + within, mask=real, other=0.0).to(number)
     if pairs:
-        near = tl.load(target + row * (heads * channels) + within, mask=real, other=0.0).to(number)[None, :, :]
+        own_row = tl.load(target + row * (heads * channels) + within, mask=real, other=0.0).to(number)[None, :, :]
         by = tl.load(attention + within, mask=real, other=0.0).to(number)
     else:
-        near_head = tl.load(target + row * heads + head, mask=real_head, other=0.0).to(number)
+        own_part = tl.load(target + row * heads + head, mask=real_head, other=0.0).to(number)
     if drops:
-        key = stream_key(key, seed, seed_there)
+        key = stream_key(key, seed, seed_on_device)
 
     # Sums with D and without: of what leaky relu was taken of (GAT), of the rise of pairs, and of pairs.
     width = heads * (1 + 4 * channels) if pairs else 3 * heads
@@ -104,38 +99,38 @@ def rows_kernel(  # type: ignore[no-untyped-def]
         if combine:
             part = at + tl.arange(0, lanes).to(tl.int64)
             begin = (partial + part * width)[:, None] + head[None, :]
-            there = (part < last)[:, None] & real_head[None, :]
-            dots += tl.load(begin, mask=there, other=0.0)
+            valid = (part < last)[:, None] & real_head[None, :]
+            dots += tl.load(begin, mask=valid, other=0.0)
             if pairs:
                 begins_at = (partial + part * width + heads)[:, None, None] + within[None, :, :]
-                all_there = (part < last)[:, None, None] & real[None, :, :]
+                all_valid = (part < last)[:, None, None] & real[None, :, :]
                 step = heads * channels
                 if need_target:
-                    rise_dots += tl.load(begins_at, mask=all_there, other=0.0)
-                    rises += tl.load(begins_at + step, mask=all_there, other=0.0)
+                    rise_dots += tl.load(begins_at, mask=all_valid, other=0.0)
+                    rises += tl.load(begins_at + step, mask=all_valid, other=0.0)
                 if need_attention:
-                    value_dots += tl.load(begins_at + 2 * step, mask=all_there, other=0.0)
-                    values += tl.load(begins_at + 3 * step, mask=all_there, other=0.0)
+                    value_dots += tl.load(begins_at + 2 * step, mask=all_valid, other=0.0)
+                    values += tl.load(begins_at + 3 * step, mask=all_valid, other=0.0)
             elif need_target:
-                without_d += tl.load(begin + heads, mask=there, other=0.0)
-                with_d += tl.load(begin + 2 * heads, mask=there, other=0.0)
+                without_d += tl.load(begin + heads, mask=valid, other=0.0)
+                with_d += tl.load(begin + 2 * heads, mask=valid, other=0.0)
         else:
-            entry, column, there = entries(indices, at, last, end, row, own_rows, lanes)
+            entry, column, valid = entries(indices, at, last, end, row, own_rows, lanes)
             begin = column * (heads * channels)
-            named = there[:, None] & real_head[None, :]
+            named = valid[:, None] & real_head[None, :]
             far = tl.load(
-                x + begin[:, None, None] + within[None, :, :], mask=there[:, None, None] & real[None, :, :], other=0.0
+                x + begin[:, None, None] + within[None, :, :], mask=valid[:, None, None] & real[None, :, :], other=0.0
             ).to(number)
             if pairs:
-                pair = far + near
+                pair = far + own_row
                 score = tl.sum(leaky(pair, slope) * by[None, :, :], axis=2)
             else:
-                sum_of = tl.load(source + column[:, None] * heads + head[None, :], mask=named, other=0.0) + near_head[None, :]
+                sum_of = tl.load(source + column[:, None] * heads + head[None, :], mask=named, other=0.0) + own_part[None, :]
                 score = leaky(sum_of, slope)
             share = tl.where(named, tl.exp(score - largest[None, :]) * scale[None, :], 0.0)
             dot = tl.sum(far * out_grad[None, :, :], axis=2) * share
             if drops:
-                position = positions(indices, entry, there, end, row, count, False)
+                position = positions(indices, entry, valid, end, row, count, False)
                 dot *= factors(key, position, first_head, dropped, kept, head_block, wide)
             dots += dot
             if pairs:
@@ -161,7 +156,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
         tl.store(fact + 1, scale, mask=real_head)
         tl.store(fact + 2, delta, mask=real_head)
         if not pairs:
-            tl.store(fact + 3, near_head, mask=real_head)
+            tl.store(fact + 3, own_part, mask=real_head)
     if pairs:
         at_row = row * (heads * channels) + within
         if need_target:
@@ -170,8 +165,8 @@ def rows_kernel(  # type: ignore[no-untyped-def]
                 tl.store(place + heads + within, one, mask=real)
                 tl.store(place + heads + heads * channels + within, other, mask=real)
             else:
-                found = (one - delta[:, None] * other) * by
-                tl.store(grad_target + at_row, found.to(grad_target.dtype.element_ty), mask=real)
+                to_target = (one - delta[:, None] * other) * by
+                tl.store(grad_target + at_row, to_target.to(grad_target.dtype.element_ty), mask=real)
         if need_attention:
             one, other = tl.sum(value_dots, axis=0), tl.sum(values, axis=0)
             if grouped:
@@ -194,63 +189,37 @@ def row_gradients(
     x: Tensor,
     indptr: Tensor,
     indices: Tensor,
+    scores: Scores,
     *,
-    source: Tensor | None,
-    target: Tensor,
-    attention: Tensor | None,
     grad_target: Tensor | None,
     grad_attention: Tensor | None,
-    slope: float,
-    self_loops: bool,
-    dropout: float,
-    seed: int | Tensor,
     group: int = GROUP,
     tile: Tile | None = None,
 ) -> Tensor:
     """Fills in the gradients asked for and returns the facts of the rows.  # -> [rows, heads, FACTS]"""
-    rows, heads, channels = len(indptr) - 1, x.shape[1], x.shape[2]
+    rows, (_, heads, channels) = len(indptr) - 1, x.shape
     facts = peak.new_empty(rows, heads, FACTS)
     # The attention's is summed over the rows afterwards, always in the same order.
     by_row = peak.new_empty(rows if grad_attention is not None else 0, heads, channels)
     if rows:
-        pairs = attention is not None
-        tile = Tile.of(heads, channels, numbers=512 if pairs else 1024) if tile is None else tile
-        own_rows = rows if self_loops else 0
-        cut = Cut.of(indptr, len(indices), own_rows, group)
-        width = heads * (1 + 4 * channels) if pairs else 3 * heads
-        partial = peak.new_empty(0 if cut is None else cut.slots * width)
-
-        def run(programs: int, slots: int, *, combine: bool) -> None:
-            rows_kernel[(programs, triton.cdiv(heads, tile.heads))](
-                grad,
-                x,
-                indptr,
-                indices,
-                target if source is None else source,
-                target,
-                target if attention is None else attention,
-                peak,
-                facts,
-                facts if grad_target is None else grad_target,
-                by_row,
-                indptr if cut is None else cut.begins,
-                partial,
-                rows,
-                own_rows,
-                slots,
-                len(indices),
-                **Draws.of(dropout, seed).arguments(indptr),
-                slope=slope,
-                pairs=pairs,
-                need_target=grad_target is not None,
-                need_attention=grad_attention is not None,
-                wide=peak.dtype == torch.float64,
-                combine=combine,
-                group=group,
-                **shape_of(heads, channels, tile),
-            )
-
-        launch(run, cut, rows)
+        run(
+            rows_kernel,
+            x,
+            indptr,
+            indices,
+            scores,
+            own_rows=rows if scores.self_loops else 0,
+            sums=heads * (1 + 4 * channels) if scores.pairs else 3 * heads,
+            group=group,
+            tile=gradient_tile(heads, channels, scores) if tile is None else tile,
+            grad=grad,
+            peak=peak,
+            facts=facts,
+            grad_target=facts if grad_target is None else grad_target,
+            grad_attention=by_row,
+            need_target=grad_target is not None,
+            need_attention=grad_attention is not None,
+        )
     if grad_attention is not None:
         torch.sum(by_row, 0, out=grad_attention)
     return facts

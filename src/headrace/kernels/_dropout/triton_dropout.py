@@ -9,8 +9,9 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import signed
+from headrace.kernels._triton_random import half_words, key_of_seed
 
-_DROPOUT = 4  # Purpose::dropout of native/philox.h
+_DROPOUT = tl.constexpr(int(_native.Purpose.dropout))
 
 
 @triton.jit(do_not_specialize=["key", "dropped"])  # type: ignore[untyped-decorator]
@@ -24,31 +25,26 @@ def _dropout_kernel(  # type: ignore[no-untyped-def]
     relu: tl.constexpr,
     gated: tl.constexpr,
     wide: tl.constexpr,
-    seed_there: tl.constexpr,
-    purpose: tl.constexpr,
+    seed_on_device: tl.constexpr,
     blocks: tl.constexpr,
 ):
     block = tl.program_id(0).to(tl.int64) * blocks + tl.arange(0, blocks)[:, None]
     lane = tl.arange(0, 8)[None, :]  # a block of four words serves eight elements
     at = block * 8 + lane
-    there = at < count
-    value = tl.load(x + at, mask=there, other=0.0).to(tl.float64 if wide else tl.float32)
+    valid = at < count
+    value = tl.load(x + at, mask=valid, other=0.0).to(tl.float64 if wide else tl.float32)
     if gated:
-        kept = tl.load(gate + at, mask=there, other=0.0) > 0
+        kept = tl.load(gate + at, mask=valid, other=0.0) > 0
     else:
         zero = (block * 0).to(tl.uint32)
-        if seed_there:  # the key of the seed (stream_key of native/philox.h)
-            nothing = tl.zeros([1], tl.uint32)
-            k0, k1, _, _ = tl.philox(tl.load(key), nothing, nothing, nothing, nothing + purpose)
-            key = tl.sum(k0.to(tl.int64) | (k1.to(tl.int64) << 32), axis=0)
-        w0, w1, w2, w3 = tl.philox(key, (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32), zero, zero)
-        word = tl.where(lane < 4, tl.where(lane < 2, w0, w1), tl.where(lane < 6, w2, w3))
-        drawn = tl.where(lane % 2 == 0, word & 0xFFFF, word >> 16)
+        if seed_on_device:
+            key = key_of_seed(key, _DROPOUT)
+        drawn = half_words(key, (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32), zero, lane)
         kept = drawn >= dropped
         if relu:
             value = tl.where(value < 0, 0.0, value)
     scale = (tl.full([], 65536.0, tl.float64) / (65536 - dropped).to(tl.float64)).to(value.dtype)
-    tl.store(out + at, tl.where(kept, value * scale, 0.0).to(out.dtype.element_ty), mask=there)
+    tl.store(out + at, tl.where(kept, value * scale, 0.0).to(out.dtype.element_ty), mask=valid)
 
 
 def dropout(x: Tensor, *, dropped: int, relu: bool, seed: int | Tensor, gate: Tensor | None) -> Tensor:
@@ -60,7 +56,7 @@ def dropout(x: Tensor, *, dropped: int, relu: bool, seed: int | Tensor, gate: Te
     out = torch.empty_like(x)
     if x.numel() == 0:
         return out
-    key = seed if isinstance(seed, Tensor) else signed(_native.stream_key(seed, 0, 0, _DROPOUT))
+    key = seed if isinstance(seed, Tensor) else signed(_native.stream_key(seed, 0, 0, _native.Purpose.dropout))
     grid = (triton.cdiv(x.numel(), 8 * 128),)
     _dropout_kernel[grid](
         x,
@@ -72,8 +68,7 @@ def dropout(x: Tensor, *, dropped: int, relu: bool, seed: int | Tensor, gate: Te
         relu=relu,
         gated=gate is not None,
         wide=x.dtype == torch.float64,
-        seed_there=isinstance(seed, Tensor),
-        purpose=_DROPOUT,
+        seed_on_device=isinstance(seed, Tensor),
         blocks=128,
     )
     return out

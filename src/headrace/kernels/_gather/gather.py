@@ -53,7 +53,7 @@ def gather_reference(x: Tensor, ids: Tensor) -> Tensor:
 
 
 def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int, check: bool) -> None:
-    workers = thread_count(threads or None)  # 0 threads: all, found out here and not while compiling
+    workers = thread_count(threads or None)  # 0 stands for all threads: how many is read when the op runs, not when traced
     if x.device.type == "cuda":
         return _run_on_gpu(x, ids, out, check)
     if x.device.type != "cpu":

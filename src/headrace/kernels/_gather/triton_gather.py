@@ -35,24 +35,24 @@ def _cut(count, chunks: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr):
 def _gather_kernel(  # type: ignore[no-untyped-def]
     rows, ids, out, num_rows, count, per_chunk: tl.constexpr, chunks: tl.constexpr, lanes: tl.constexpr, block: tl.constexpr
 ):
-    target, column, there = _cut(count, chunks, lanes, block)
-    row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
-    there = there & (row >= 0) & (row < num_rows)
+    target, column, valid = _cut(count, chunks, lanes, block)
+    row = tl.load(ids + target, mask=valid, other=-1).to(tl.int64)
+    valid = valid & (row >= 0) & (row < num_rows)
     unit = column[:, None] * per_chunk + tl.arange(0, per_chunk)[None, :]
-    value = tl.load(rows + (row * (chunks * per_chunk))[:, None] + unit, mask=there[:, None])
-    tl.store(out + (target * (chunks * per_chunk))[:, None] + unit, value, mask=there[:, None])
+    value = tl.load(rows + (row * (chunks * per_chunk))[:, None] + unit, mask=valid[:, None])
+    tl.store(out + (target * (chunks * per_chunk))[:, None] + unit, value, mask=valid[:, None])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def find(  # type: ignore[no-untyped-def]
-    row, there, location, begins, bases, num_rows, by_table: tl.constexpr, row_bits: tl.constexpr, shards: tl.constexpr, stride
+    row, valid, location, begins, bases, num_rows, by_table: tl.constexpr, row_bits: tl.constexpr, shards: tl.constexpr, stride
 ):
     """The address of each row, its shard, and whether it is in any."""
-    there = there & (row >= 0) & (row < num_rows)
+    valid = valid & (row >= 0) & (row < num_rows)
     if by_table:
-        entry = tl.load(location + row, mask=there, other=-1).to(tl.int64)
-        there = there & (entry >= 0)
-        shard = tl.where(there, entry >> row_bits, 0)
+        entry = tl.load(location + row, mask=valid, other=-1).to(tl.int64)
+        valid = valid & (entry >= 0)
+        shard = tl.where(valid, entry >> row_bits, 0)
         inner = entry & ((1 << row_bits) - 1)
     else:
         shard = tl.zeros_like(row)
@@ -61,10 +61,10 @@ def find(  # type: ignore[no-untyped-def]
             at = tl.load(begins + s)
             shard = tl.where(row >= at, s, shard)
             begin = tl.where(row >= at, at, begin)
-        there = there & (row < tl.load(begins + shards))
+        valid = valid & (row < tl.load(begins + shards))
         inner = row - begin
-    base = tl.load(bases + shard, mask=there, other=0)
-    return base + tl.where(there, inner, 0) * stride, shard, there
+    base = tl.load(bases + shard, mask=valid, other=0)
+    return base + tl.where(valid, inner, 0) * stride, shard, valid
 
 
 @triton.jit(do_not_specialize=["num_rows", "count", "blocks", "programs"])  # type: ignore[untyped-decorator]
@@ -98,24 +98,24 @@ def _gather_sharded_kernel(  # type: ignore[no-untyped-def]
         first = tl.full([], block, tl.int64) * number
         place = (first % lanes).to(tl.int32) + tl.arange(0, block)
         target = first // lanes + place // lanes
-        there = target < count
+        valid = target < count
         if ordered:
-            target = tl.load(order + target, mask=there, other=0)
-        row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
-        address, shard, there = find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
+            target = tl.load(order + target, mask=valid, other=0)
+        row = tl.load(ids + target, mask=valid, other=-1).to(tl.int64)
+        address, shard, valid = find(row, valid, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
         # Lanes stand on the lines of memory, not on the row's own: what a group of threads asks for at once is one request.
         column = place % lanes - ((address // chunk_bytes) % line).to(tl.int32)
         if counted:
             for s in tl.static_range(shards):
-                found = tl.sum((there & (column == 0) & (shard == s)).to(tl.int64), axis=0)
-                tl.atomic_add(hits + s, found, sem="relaxed")
-        there = there & (column >= 0) & (column < chunks)
+                hit_count = tl.sum((valid & (column == 0) & (shard == s)).to(tl.int64), axis=0)
+                tl.atomic_add(hits + s, hit_count, sem="relaxed")
+        valid = valid & (column >= 0) & (column < chunks)
         start = address + column * chunk_bytes
         # The compiler cannot know how addresses from a table are aligned, and without it reads unit by unit.
         source = tl.multiple_of(start.to(tl.pointer_type(out.dtype.element_ty), bitcast=True), chunk_bytes)
         unit = tl.arange(0, per_chunk)[None, :]
-        value = tl.load(source[:, None] + unit, mask=there[:, None])
-        tl.store(out + (target * (chunks * per_chunk) + column * per_chunk)[:, None] + unit, value, mask=there[:, None])
+        value = tl.load(source[:, None] + unit, mask=valid[:, None])
+        tl.store(out + (target * (chunks * per_chunk) + column * per_chunk)[:, None] + unit, value, mask=valid[:, None])
 
 
 @triton.jit(do_not_specialize=["num_rows", "count"])  # type: ignore[untyped-decorator]
@@ -135,17 +135,17 @@ def _add_sharded_kernel(  # type: ignore[no-untyped-def]
     width: tl.constexpr,
     block: tl.constexpr,
 ):
-    target, column, there = _cut(count, width, width, block)
-    row = tl.load(ids + target, mask=there, other=-1).to(tl.int64)
-    address, _, there = find(row, there, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
+    target, column, valid = _cut(count, width, width, block)
+    row = tl.load(ids + target, mask=valid, other=-1).to(tl.int64)
+    address, _, valid = find(row, valid, location, begins, bases, num_rows, by_table, row_bits, shards, stride)
     place = address.to(tl.pointer_type(delta.dtype.element_ty), bitcast=True) + column
-    old = tl.load(place, mask=there)
-    more = tl.load(delta + target * width + column, mask=there)
+    old = tl.load(place, mask=valid)
+    more = tl.load(delta + target * width + column, mask=valid)
     if half:
         new = (old.to(tl.float32) + more.to(tl.float32)).to(delta.dtype.element_ty)
     else:
         new = old + more
-    tl.store(place, new, mask=there)
+    tl.store(place, new, mask=valid)
 
 
 @dataclass(frozen=True)

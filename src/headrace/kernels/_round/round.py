@@ -13,7 +13,6 @@ from torch import Tensor
 from headrace import _native
 from headrace.kernels._on_gpu import on_gpu
 
-_ROUNDING = 8  # Purpose::rounding of native/philox.h
 _WORD = 0xFFFFFFFF
 
 
@@ -21,7 +20,8 @@ def round_to_bfloat16(values: Tensor, ids: Tensor, *, seed: int, call: int) -> T
     """`values` of the rows `ids`, each rounded up or down at random.  # [k, d] float32, [k] -> [k, d] bfloat16"""
     if not values.is_cuda:
         return round_to_bfloat16_reference(values, ids, seed=seed, call=call)
-    return on_gpu("_round.triton_round").round_rows(values, ids, key=_native.stream_key(seed, 0, call, _ROUNDING))  # type: ignore[no-any-return]
+    rounded: Tensor = on_gpu("_round.triton_round").round_rows(values, ids, key=_key(seed, call))
+    return rounded
 
 
 def round_to_bfloat16_reference(values: Tensor, ids: Tensor, *, seed: int, call: int) -> Tensor:
@@ -34,9 +34,13 @@ def round_to_bfloat16_reference(values: Tensor, ids: Tensor, *, seed: int, call:
     return high.to(torch.int16).view(torch.bfloat16)
 
 
+def _key(seed: int, call: int) -> int:
+    return _native.stream_key(seed, 0, call, _native.Purpose.rounding)
+
+
 def _draws(ids: Tensor, width: int, *, seed: int, call: int) -> Tensor:
     """16 random bits for every element of the rows `ids`.  # [k] -> [k, width] int64"""
-    key = _native.stream_key(seed, 0, call, _ROUNDING)
+    key = _key(seed, call)
     blocks = torch.arange(-(-width // 8), device=ids.device)
     node = ids.long().unsqueeze(1)
     c0, c1, c2, c3 = blocks.expand(len(ids), -1), node & _WORD, (node >> 32) & _WORD, torch.zeros_like(node)

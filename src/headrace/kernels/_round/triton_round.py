@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace._arrays import signed
+from headrace.kernels._triton_random import half_words
 
 
 @triton.jit(do_not_specialize=["key"])  # type: ignore[untyped-decorator]
@@ -18,17 +19,15 @@ def _round_kernel(values, ids, out, key, count, width, blocks, tile: tl.constexp
     lane = tl.arange(0, 8)[None, :]
     column = within * 8 + lane
     at = row * width + column
-    there = (row < count) & (column < width)
+    valid = (row < count) & (column < width)
     node = tl.load(ids + row, mask=row < count, other=0).to(tl.int64)
     low, high = (node & 0xFFFFFFFF).to(tl.uint32), (node >> 32).to(tl.uint32)
-    w0, w1, w2, w3 = tl.philox(key, within.to(tl.uint32), low, high, (node * 0).to(tl.uint32))
-    word = tl.where(lane < 4, tl.where(lane < 2, w0, w1), tl.where(lane < 6, w2, w3))
-    drawn = tl.where(lane % 2 == 0, word & 0xFFFF, word >> 16)
-    bits = tl.load(values + at, mask=there, other=0.0).to(tl.uint32, bitcast=True)
+    drawn = half_words(key, within.to(tl.uint32), low, high, lane)
+    bits = tl.load(values + at, mask=valid, other=0.0).to(tl.uint32, bitcast=True)
     finite = (bits & 0x7F800000) != 0x7F800000
     quiet = tl.where((bits & 0x7FFFFF) != 0, bits | 0x400000, bits)
     kept = tl.where(finite, bits + drawn, quiet) >> 16
-    tl.store(out + at, kept.to(tl.int16), mask=there)
+    tl.store(out + at, kept.to(tl.int16), mask=valid)
 
 
 def round_rows(values: Tensor, ids: Tensor, *, key: int) -> Tensor:  # [k, d] float32, [k] -> [k, d] bfloat16

@@ -3,12 +3,29 @@
 import triton
 import triton.language as tl
 
+from headrace.kernels._sampling.triton_draw import tree_word
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def hop_rows(counts, hop):  # type: ignore[no-untyped-def]
     """The rows that hop `hop` expands: those the hop before added."""
     begin = tl.load(counts + hop - 1, mask=hop > 0, other=0)
     return begin, tl.load(counts + hop)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def load_rows(nodes, starts, degrees, row_ends, trees, row, valid, word, disjoint: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each row its node, the start of its entries in the graph, its degree, its first edge in the sample, how many neighbors it
+    takes, its tree and the last word of its Philox counters."""
+    node = tl.load(nodes + row, mask=valid, other=0).to(tl.int64)
+    start, degree = tl.load(starts + row, mask=valid, other=0), tl.load(degrees + row, mask=valid, other=0)
+    edge = tl.load(row_ends + row, mask=valid, other=0)
+    take = tl.load(row_ends + row + 1, mask=valid, other=0) - edge
+    tree, last_word = row, word + row * 0
+    if disjoint:
+        tree = tl.load(trees + row, mask=valid, other=0)
+        last_word = tree_word(word, tree)
+    return node, start, degree, edge, take, tree, last_word
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -84,22 +84,22 @@ def number_kernel(  # type: ignore[no-untyped-def]
     if tile >= tiles:
         return
     edge = begin + tile.to(tl.int64) * size + tl.arange(0, size)
-    there = edge < end
+    valid = edge < end
     base, tag = tl.load(request + 1), tl.load(request + 2)
-    node = tl.load(raw + edge, mask=there, other=0)
+    node = tl.load(raw + edge, mask=valid, other=0)
     place = node
     if disjoint:
         tree = edge.to(tl.int32)
         if not seeds:
-            tree = tl.load(edge_trees + edge, mask=there, other=0)
-            place = tl.load(places + edge, mask=there, other=0)
+            tree = tl.load(edge_trees + edge, mask=valid, other=0)
+            place = tl.load(places + edge, mask=valid, other=0)
     if seeds:
-        new = there
+        new = valid
         if not disjoint:
-            tl.atomic_max(stamp + node, (base + ranks - 1 - edge).to(tl.int32), mask=there, sem="relaxed")
+            tl.atomic_max(stamp + node, (base + ranks - 1 - edge).to(tl.int32), mask=valid, sem="relaxed")
     else:
         claim = base + (ranks - 1 - pending) - edge
-        new = there & (tl.load(stamp + place, mask=there, other=-1).to(tl.int64) == claim)
+        new = valid & (tl.load(stamp + place, mask=valid, other=-1).to(tl.int64) == claim)
     numbered = tl.cumsum(new.to(tl.int64), axis=0)
     count = tl.sum(new.to(tl.int64), axis=0)
     tl.atomic_xchg(new_words + tile, (tag << 40) | count, sem="relaxed")
@@ -139,7 +139,7 @@ def number_kernel(  # type: ignore[no-untyped-def]
         tl.store(row_ends + local + 1, edges_before + taken, mask=new)
         edges_before += all_taken
     if tile == tiles - 1:
-        tl.store(counts + hop + 1, tl.max(tl.where(there, local, nodes_before - 1), axis=0) + 1)
+        tl.store(counts + hop + 1, tl.max(tl.where(valid, local, nodes_before - 1), axis=0) + 1)
         if not last:
             tl.store(counts + hops + 2 + hop, edges_before)
 
@@ -162,11 +162,11 @@ def relabel_kernel(  # type: ignore[no-untyped-def]
     """The local id of every edge's neighbor, from the place of its stamp; and, in place of its position, the edge's id."""
     end = tl.load(row_ends + tl.load(counts + hops - 1))
     edge = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
-    there = edge < end
+    valid = edge < end
     base = tl.load(request + 1)
-    place = tl.load(places + edge, mask=there, other=0)
-    local = base + ranks - 1 - tl.load(stamp + place, mask=there, other=0).to(tl.int64)
-    tl.store(indices + edge, local.to(tl.int32), mask=there)
+    place = tl.load(places + edge, mask=valid, other=0)
+    local = base + ranks - 1 - tl.load(stamp + place, mask=valid, other=0).to(tl.int64)
+    tl.store(indices + edge, local.to(tl.int32), mask=valid)
     if identify:
-        position = tl.load(positions + edge, mask=there, other=0)
-        tl.store(positions + edge, tl.load(edge_id + position, mask=there, other=0).to(tl.int64), mask=there)
+        position = tl.load(positions + edge, mask=valid, other=0)
+        tl.store(positions + edge, tl.load(edge_id + position, mask=valid, other=0).to(tl.int64), mask=valid)

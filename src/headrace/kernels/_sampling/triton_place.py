@@ -26,7 +26,7 @@ def place_kernel(  # type: ignore[no-untyped-def]
     of: tl.constexpr,
     size: tl.constexpr,
 ):
-    """Find or make the cell of each (node, tree) in a table of 2 ** `bits`, and stamp it with the rank of who asks.
+    """Find or claim the cell of each (node, tree) in a table of 2 ** `bits`, and stamp it with the rank of who asks.
 
     of: "seeds" have their index for tree and for rank; "nodes" are those of the sample before hop `hop`, ranked by local id;
         "edges" are the neighbors that hop `hop` drew, and "all edges" also those of the hops before: they claim, and keep
@@ -44,20 +44,20 @@ def place_kernel(  # type: ignore[no-untyped-def]
             begin = tl.load(row_ends + first_row)
         rank += pending
     item = begin + tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
-    there = item < end
-    node = tl.load(ids + item, mask=there, other=0).to(tl.int64)
+    valid = item < end
+    node = tl.load(ids + item, mask=valid, other=0).to(tl.int64)
     if of == "seeds":
         tree = item
     else:
-        tree = tl.load(trees + item, mask=there, other=0).to(tl.int64)
-    key = tl.where(there, (node << _TREE_BITS) | tree, -1)  # -1 is an empty cell, which -1 leaves empty
+        tree = tl.load(trees + item, mask=valid, other=0).to(tl.int64)
+    key = tl.where(valid, (node << _TREE_BITS) | tree, -1)  # -1 is an empty cell, which -1 leaves empty
     last = ((tl.zeros_like(key) + 1) << bits) - 1
     cell = ((key * _SPREAD) >> 32) & last
     empty = tl.zeros_like(key) - 1
     old = tl.atomic_cas(table + cell, empty, key, sem="relaxed")
-    while tl.max((there & (old != empty) & (old != key)).to(tl.int32), axis=0) > 0:
+    while tl.max((valid & (old != empty) & (old != key)).to(tl.int32), axis=0) > 0:
         cell = tl.where((old != empty) & (old != key), (cell + 1) & last, cell)
         old = tl.atomic_cas(table + cell, empty, key, sem="relaxed")
-    tl.atomic_max(stamp + cell, (tl.load(request + 1) + (ranks - 1) - rank - item).to(tl.int32), mask=there, sem="relaxed")
+    tl.atomic_max(stamp + cell, (tl.load(request + 1) + (ranks - 1) - rank - item).to(tl.int32), mask=valid, sem="relaxed")
     if of == "edges" or of == "all edges":
-        tl.store(places + item, cell.to(tl.int32), mask=there)
+        tl.store(places + item, cell.to(tl.int32), mask=valid)

@@ -9,8 +9,7 @@ that takes.
 import triton
 import triton.language as tl
 
-from headrace.kernels._sampling.triton_draw import tree_word
-from headrace.kernels._sampling.triton_hop import hand_over, hop_rows
+from headrace.kernels._sampling.triton_hop import hand_over, hop_rows, load_rows
 from headrace.kernels._sampling.triton_keys import keys_of
 
 _BINS = tl.constexpr(256)
@@ -71,9 +70,9 @@ def _next_digit(  # type: ignore[no-untyped-def]
             live = live & ((keys >> (shift + 8)) == limit)
         digit = ((keys >> shift) & 255).to(tl.int32)
         counted += tl.histogram(tl.reshape(digit, [chunk]), _BINS, mask=tl.reshape(live, [chunk]))
-    found = tl.sum((tl.cumsum(counted, axis=0) < left).to(tl.int32), axis=0)
-    left -= tl.sum(tl.where(tl.arange(0, _BINS) < found, counted, 0), axis=0)
-    return (limit << 8) | found.to(tl.uint32), left
+    next_digit = tl.sum((tl.cumsum(counted, axis=0) < left).to(tl.int32), axis=0)
+    left -= tl.sum(tl.where(tl.arange(0, _BINS) < next_digit, counted, 0), axis=0)
+    return (limit << 8) | next_digit.to(tl.uint32), left
 
 
 @triton.jit(do_not_specialize=["hop", "word", "dependency"])  # type: ignore[untyped-decorator]
@@ -112,17 +111,12 @@ def rank_kernel(  # type: ignore[no-untyped-def]
     key, batch = tl.load(request), tl.load(request + 4)
     claim = tl.load(request + 1) + (ranks - 1 - pending)
     row = top + tl.arange(0, rows).to(tl.int64)[:, None]
-    there = row < end
-    node = tl.load(nodes + row, mask=there, other=0).to(tl.int64)
-    start, degree = tl.load(starts + row, mask=there, other=0), tl.load(degrees + row, mask=there, other=0)
-    edge = tl.load(row_ends + row, mask=there, other=0)
-    take = tl.load(row_ends + row + 1, mask=there, other=0) - edge
-    tree, last_word = row, word + row * 0
-    if disjoint:
-        tree = tl.load(trees + row, mask=there, other=0)
-        last_word = tree_word(word, tree)
+    valid = row < end
+    node, start, degree, edge, take, tree, last_word = load_rows(
+        nodes, starts, degrees, row_ends, trees, row, valid, word, disjoint
+    )
     offset = tl.arange(0, width).to(tl.int64)[None, :]
-    short = there & (degree <= width)
+    short = valid & (degree <= width)
     live = short & (offset < degree)
     if tl.max((short & (take < degree)).to(tl.int32)) > 0:
         keys = keys_of(
@@ -165,21 +159,17 @@ def _rank_row(  # type: ignore[no-untyped-def]
     key, batch = tl.load(request), tl.load(request + 4)
     claim = tl.load(request + 1) + (ranks - 1 - pending)
     row = row + tl.zeros([1, 1], tl.int64)
-    node = tl.load(nodes + row).to(tl.int64)
-    start, degrees_here, edge = tl.load(starts + row), tl.load(degrees + row), tl.load(row_ends + row)
-    degree = tl.max(degrees_here)
-    take = tl.max(tl.load(row_ends + row + 1) - edge).to(tl.int32)
-    tree, last_word = row, word + row * 0
-    if disjoint:
-        tree = tl.load(trees + row)
-        last_word = tree_word(word, tree)
+    node, start, row_degree, edge, row_take, tree, last_word = load_rows(
+        nodes, starts, degrees, row_ends, trees, row, True, word, disjoint
+    )
+    degree, take = tl.max(row_degree), tl.max(row_take).to(tl.int32)  # as scalars
     offset = tl.arange(0, chunk).to(tl.int64)[None, :]
     if degree <= chunk:
-        live = offset < degrees_here
+        live = offset < row_degree
         keys = keys_of(
             key, last_word, batch, dependency, node, start, 0, live, neighbors, weight, labor, depends, weighted, 1, chunk
         )
-        chosen = _lowest(keys, live, take, (degrees_here > take))
+        chosen = _lowest(keys, live, take, (row_degree > take))
         place = edge + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
         hand_over(neighbors, raw, positions, edge_trees, stamp, place, start + offset, tree, chosen, claim, keep, disjoint)
     else:
@@ -207,7 +197,7 @@ def _rank_row(  # type: ignore[no-untyped-def]
                 )
         placed = tl.zeros([], tl.int32)
         for first in range(0, degree, chunk):
-            live = first + offset < degrees_here
+            live = first + offset < row_degree
             if take < degree:
                 keys = keys_of(
                     key,

@@ -17,8 +17,8 @@ after those, the edges so far.
 import triton
 import triton.language as tl
 
-from headrace.kernels._sampling.triton_draw import drawn_below, drawn_by_weight, floyd_row, floyd_tile, tree_word
-from headrace.kernels._sampling.triton_hop import hand_over, hop_rows
+from headrace.kernels._sampling.triton_draw import drawn_below, drawn_by_weight, floyd_row, floyd_tile
+from headrace.kernels._sampling.triton_hop import hand_over, hop_rows, load_rows
 
 
 @triton.jit(do_not_specialize=["hop"])  # type: ignore[untyped-decorator]
@@ -52,18 +52,10 @@ def draw_kernel(  # type: ignore[no-untyped-def]
     if first >= end:
         return
     row = first + tl.arange(0, rows).to(tl.int64)[:, None]
-    there = row < end
-    node = tl.load(nodes + row, mask=there, other=0).to(tl.int64)
-    start, degree = tl.load(starts + row, mask=there, other=0), tl.load(degrees + row, mask=there, other=0)
-    edge, stop = tl.load(row_ends + row, mask=there, other=0), tl.load(row_ends + row + 1, mask=there, other=0)
-    take = stop - edge
+    node, start, degree, edge, take, tree, word = load_rows(nodes, starts, degrees, row_ends, trees, row, row < end, hop, disjoint)
     slot = tl.arange(0, slots).to(tl.int64)[None, :]
     live = slot < take
     key, base = tl.load(request), tl.load(request + 1)
-    tree, word = row, hop
-    if disjoint:
-        tree = tl.load(trees + row, mask=there, other=0)
-        word = tree_word(hop, tree)
     if weighted:
         chosen = drawn_by_weight(key, slot, node, word, start, degree, live, cumulative)
     elif replace:
@@ -102,15 +94,8 @@ def draw_long_kernel(  # type: ignore[no-untyped-def]
     row = begin + tl.program_id(0).to(tl.int64)
     if row >= end:
         return
-    node = tl.load(nodes + row).to(tl.int64)
-    start, degree = tl.load(starts + row), tl.load(degrees + row)
-    edge = tl.load(row_ends + row)
-    take = tl.load(row_ends + row + 1) - edge
+    node, start, degree, edge, take, tree, word = load_rows(nodes, starts, degrees, row_ends, trees, row, True, hop, disjoint)
     key, base = tl.load(request), tl.load(request + 1)
-    tree, word = row, hop
-    if disjoint:
-        tree = tl.load(trees + row)
-        word = tree_word(hop, tree)
     if not replace and take < degree:
         floyd_row(key, node, word, degree, take, positions + edge, chunk)
     lane = tl.arange(0, chunk).to(tl.int64)

@@ -12,8 +12,8 @@ def softmax_rows_(scores: Tensor, own: Tensor, *, share: float) -> tuple[Tensor,
     """How unlikely each row's `own` score is among itself and the row's, -log(softmax), and `share` times the gradient of that
     with respect to it. The gradient with respect to the row's scores, times `share`, takes their place."""
     if scores.is_cuda and scores.dtype == torch.float32:
-        found: tuple[Tensor, Tensor] = on_gpu("_softmax.triton_softmax").softmax_rows_(scores, own, share=share)
-        return found
+        results: tuple[Tensor, Tensor] = on_gpu("_softmax.triton_softmax").softmax_rows_(scores, own, share=share)
+        return results
     return softmax_rows_reference_(scores, own, share=share)
 
 

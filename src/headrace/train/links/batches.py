@@ -17,8 +17,6 @@ from headrace.pipeline.orders import Bucket, Order
 from headrace.train.links.edges import BucketedEdges, buckets_of, rows_per_partition
 from headrace.train.links.options import LinkOptions
 
-_SHUFFLE = 2  # Purpose::shuffle of native/philox.h
-
 
 @dataclass(frozen=True)
 class EdgeBatch:
@@ -121,7 +119,7 @@ class EdgeBatches:
         return self._edges((partition, other) for other in others), self._edges((other, partition) for other in others)
 
     def _shuffled(self, seed: int, epoch: int, count: int) -> Tensor:  # -> [count]
-        drawn = _native.random_words(seed, epoch, _SHUFFLE, count, thread_count(self.options.threads))
+        drawn = _native.random_words(seed, epoch, _native.Purpose.shuffle, count, thread_count(self.options.threads))
         return torch.from_numpy(drawn.view("int64")).to(self.device).argsort(stable=True)
 
     def _edges(self, buckets: Iterable[Bucket]) -> Tensor:

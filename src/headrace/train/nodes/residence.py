@@ -8,8 +8,6 @@ import torch
 
 from headrace import _native
 
-_RESIDENCE = 10  # what random words are for, beside those of native/philox.h
-
 
 @dataclass(frozen=True)
 class Residence:
@@ -42,7 +40,7 @@ class Residence:
         >>> Residence(partitions=8, pinned=2, resident=4, spare=1, seed=0).drawn(3)[:2]
         [0, 1]
         """
-        words = _native.random_words(self.seed, epoch, _RESIDENCE, self.partitions - self.pinned, 1)
+        words = _native.random_words(self.seed, epoch, _native.Purpose.residence, self.partitions - self.pinned, 1)
         others = torch.from_numpy(words.argsort(kind="stable"))[: self.resident - self.pinned] + self.pinned
         return [*range(self.pinned), *sorted(others.tolist())]
 

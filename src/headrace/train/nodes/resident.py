@@ -24,7 +24,6 @@ from headrace.train.nodes.memory import slot_budget
 from headrace.train.nodes.residence import Residence
 from headrace.train.nodes.resident_data import ResidentRows, resident_graph
 
-_ORDER = 11  # what random words are for, as in residence.py
 _PARTITIONS = 64
 
 
@@ -34,7 +33,7 @@ def training_first(train: Tensor, nodes: int, *, seed: int) -> Tensor:
     >>> training_first(torch.tensor([3, 1]), 4, seed=0)[:2].sort().values.tolist()
     [1, 3]
     """
-    words = torch.from_numpy(_native.random_words(seed, 0, _ORDER, nodes, 1).argsort(kind="stable"))
+    words = torch.from_numpy(_native.random_words(seed, 0, _native.Purpose.node_order, nodes, 1).argsort(kind="stable"))
     first = torch.zeros(nodes, dtype=torch.bool)
     first[train.long()] = True
     chosen = first[words]

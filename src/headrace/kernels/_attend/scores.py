@@ -1,0 +1,35 @@
+"""What the scores of attention are made of and how dropout thins its coefficients: what every pass over the entries needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of scores and sums of rows of this type."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """GAT has `source` and `target`, GATv2 `target` and `attention`."""
+
+    target: Tensor  # [rows, heads], of GATv2 [rows, heads, channels]
+    source: Tensor | None = None  # [n, heads]
+    attention: Tensor | None = None  # [heads, channels]
+    slope: float = 0.2
+    self_loops: bool = False
+    dropout: float = 0.0
+    seed: int | Tensor = 0
+
+    @property
+    def pairs(self) -> bool:
+        """Whether these are the scores of GATv2."""
+        return self.attention is not None
+
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        return {"source": self.source, "target": self.target, "attention": self.attention}
