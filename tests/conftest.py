@@ -15,9 +15,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Torch computes with one thread: for sums that are to have the same bits."""
-
-    """For small sizes, where threads would only wait for one another."""
+    """Torch computes with one thread: for sums that are to have the same bits, and sizes at which threads only wait."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -65,9 +65,6 @@ class TrainedRows(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    @property
-    def device(self) -> torch.device: ...
-
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and states, as float32.  # [k] -> [k, width], [k, state]"""
         ...
