@@ -380,7 +380,8 @@ class Trainer:
         """Raise FloatingPointError before weights that are lost are validated, or replace a checkpoint that is not."""
         if not weights:
             return
-        finite = torch.stack([_all_finite(values) for values in weights.values()]).tolist()  # a GPU is waited for once
+        looks = [_all_finite(values) for values in weights.values()]
+        finite = torch.stack([look.to(looks[0].device) for look in looks]).tolist()  # a GPU is waited for once
         for name, is_finite in zip(weights, finite, strict=True):
             if not is_finite:
                 raise FloatingPointError(
