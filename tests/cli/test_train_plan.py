@@ -9,7 +9,7 @@ from headrace.train import Run
 
 runner = CliRunner()
 DATASET = "generate:community?nodes=3000&edges=5000&classes=3&features=2&seed=2"
-QUICK = ["--dim", "64", "--epochs", "2", "--threads", "1", "--test-edges", "20", "--eval-edges", "20", "--raw"]
+QUICK = ["--dim", "64", "--epochs", "2", "--threads", "1", "--test-edges", "20", "--val-edges", "20", "--raw"]
 
 
 def train(*arguments):

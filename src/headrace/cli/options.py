@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from headrace.cli.config import read_config
+from headrace.cli.torchrun import is_first, leave
 
 T = TypeVar("T")
 _LISTS = (tuple[str, ...], tuple[int, ...])
@@ -63,13 +64,17 @@ def takes(options: type[T], *, config: bool = False, unless: str = "") -> Callab
 
 
 def refused(message: str, options: type[Any] | None = None) -> typer.Exit:
-    """Say what is wrong with the user's input, in one line and in the words of the command line; to be raised."""
+    """Say what is wrong with the user's input, in one line and in the words of the command line; to be raised.
+
+    Under torchrun rank 0 says it for all.
+    """
     text = " ".join(message.split())
     # The library says num_nodes where the command line says --num-nodes.
     if names := "|".join(f.name for f in dataclasses.fields(options) if "_" in f.name) if options is not None else "":
         text = re.sub(rf"(?<![\w./-])({names})(?![\w./])", lambda match: "--" + match[1].replace("_", "-"), text)
-    typer.echo(f"headrace: {text}", err=True)
-    return typer.Exit(2)
+    if is_first():
+        typer.echo(f"headrace: {text}", err=True)
+    return leave(2)
 
 
 def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
