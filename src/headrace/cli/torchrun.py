@@ -23,8 +23,8 @@ def is_first() -> bool:
 
 def told_by_first(ranks: Ranks, work: Callable[[], T]) -> T:
     """Do `work` on rank 0 and return its result on all ranks; its error is raised on all."""
-    found = on_all(ranks, lambda: work() if ranks.rank == 0 else None)[0]
-    return found  # type: ignore[return-value]
+    results = on_all(ranks, lambda: work() if ranks.rank == 0 else None)
+    return results[0]  # type: ignore[return-value]
 
 
 def on_all(ranks: Ranks, work: Callable[[], T]) -> list[T]:

@@ -40,7 +40,7 @@ DATASET = "a dataset directory, a known name (cora), or generate:products?scale=
 @takes(NodeOptions, config=True)
 def node(
     options: NodeOptions,
-    given: dict[str, Any],
+    chosen: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
     out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-MODEL-1, -2, ...)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
@@ -51,14 +51,14 @@ def node(
     Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with the accuracy on the
     test nodes. Ctrl-C writes a checkpoint and says how to go on.
     """
-    _train("node", options, given, dataset, out, options.model, resume=resume, json=json, train=train_node)
+    _train("node", options, chosen, dataset, out, options.model, resume=resume, json=json, train=train_node)
 
 
 @train.command("link")
 @takes(LinkOptions, config=True, unless="plan")
 def link(
     options: LinkOptions,
-    given: dict[str, Any],
+    chosen: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
     out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-DECODER-1, -2, ...)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
@@ -78,15 +78,15 @@ def link(
     """
     if plan and resume:
         raise refused("a run that goes on has its options already: leave out --plan")
-    name = given.get("decoder", options.decoder)
+    name = chosen.get("decoder", options.decoder)
     planned = _planned if plan else None
-    _train("link", options, given, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned)
+    _train("link", options, chosen, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned)
 
 
 def _train(
     task: str,
     options: Any,
-    given: dict[str, Any],
+    chosen: dict[str, Any],
     dataset: str,
     out: Path | None,
     name: str,
@@ -101,17 +101,17 @@ def _train(
     Under torchrun rank 0 decides where the run is and which options it goes on with, and is the only one to speak.
     """
     try:
-        with join(_device(options, given, out if resume else None)) as ranks:
+        with join(_device(options, chosen, out if resume else None)) as ranks:
             if task == "link":
                 check_ranks(ranks)
             place, values = told_by_first(ranks, partial(_begin, out, resume, f"{short_name(dataset)}-{name}"))
             if values is not None:
-                options = from_plain(type(options), _for_ranks(values, ranks) | given)
+                options = from_plain(type(options), _for_ranks(values, ranks) | chosen)
             opened: list[Dataset] = []
             on_all(ranks, lambda: opened.append(named(dataset)))
             more = {}
             if planned is not None:
-                plan = planned(opened[0], given, place)
+                plan = planned(opened[0], chosen, place)
                 options, more = plan.options, {"plan": plan.record()}
             watcher = make_watcher() if is_first() else Watcher()
             with _saying_how_to_go_on(task, dataset, place, watcher):
@@ -137,9 +137,9 @@ def _begin(out: Path | None, resume: bool, name: str) -> tuple[Path, dict[str, A
     return out, Run(out).header["options"]
 
 
-def _device(options: Any, given: dict[str, Any], resumed: Path | None) -> str:
+def _device(options: Any, chosen: dict[str, Any], resumed: Path | None) -> str:
     """The device that ranks meet for: the one asked for, or that of the run that goes on, where this rank can read it."""
-    if resumed is not None and "device" not in given:
+    if resumed is not None and "device" not in chosen:
         with suppress(OSError, ValueError, KeyError):
             return str(Run(resumed).header["options"]["device"]).partition(":")[0]
     return str(options.device)
@@ -150,12 +150,12 @@ def _for_ranks(values: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     return values if ranks.size == 1 else values | {"device": values["device"].partition(":")[0]}
 
 
-def _planned(data: Dataset, given: dict[str, Any], place: Path) -> PlannedLink:
-    """The options that a plan makes of those that were given; said before anything is trained."""
+def _planned(data: Dataset, chosen: dict[str, Any], place: Path) -> PlannedLink:
+    """The options that a plan makes of those that were chosen; printed before anything is trained."""
     with progress_shown() as show:
-        made = planned_link(data, given, folder=place.parent, progress=lambda text: show(text, 0, None))
-    show_plan(made.plan, Console(stderr=True))
-    return made
+        planned = planned_link(data, chosen, folder=place.parent, progress=lambda text: show(text, 0, None))
+    show_plan(planned.plan, Console(stderr=True))
+    return planned
 
 
 def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher: Watcher) -> None:

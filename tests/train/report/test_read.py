@@ -163,6 +163,9 @@ def test_a_measure_that_is_better_when_smaller_is_best_at_its_least(tmp_path, en
     assert line["train_error"] == [3.75, 1.75, 2.25]
     assert line["val_kept"] == [0.25, 0.5, 0.4]
     assert figures.time_parts(run) == {"denoising": 0.75, "validate": 0.25}
+    [load] = curves.loads(run)
+    assert "seeds" in load
+    assert not {"edges", "bytes"} & set(load)  # it has none
 
 
 def test_measures_that_make_no_sense_are_left_out(tmp_path):

@@ -80,7 +80,7 @@ def _load(epoch: Record) -> dict[str, float | None]:
     throughput, memory, cache = (record(epoch.get(name)) for name in ("throughput", "memory", "cache"))
     hits, misses = number(cache.get("hits")), number(cache.get("misses"))
     row: dict[str, Any] = {name: epoch.get(name) for name in ("epoch", "seconds")}
-    row |= {name: throughput.get(name) for name in ("seeds", "edges", "bytes")}
+    row |= {name: throughput.get(name) or None for name in ("seeds", "edges", "bytes")}  # 0 where a task has no such thing
     row |= {name: memory.get(name) for name in ("data", "resident", "peak", "buffers", "buffers_peak")}
     row["in_flight"] = epoch.get("in_flight")
     disk = record(epoch.get("disk"))

@@ -195,5 +195,5 @@ def _lines(path: Path) -> tuple[list[Record], int]:
 
 def _runs_below(path: Path) -> str:
     """What the user may have meant, where a directory of runs was given."""
-    found = sorted(below.parent.name for below in path.glob("*/options.json"))[:3] if path.is_dir() else []
-    return f"; did you mean {', '.join(str(path / name) for name in found)}?" if found else ""
+    names = sorted(below.parent.name for below in path.glob("*/options.json"))[:3] if path.is_dir() else []
+    return f"; did you mean {', '.join(str(path / name) for name in names)}?" if names else ""
