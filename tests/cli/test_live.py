@@ -13,9 +13,26 @@ from headrace.train import StepEvent
 
 HEADER = {
     "task": "node",
-    "dataset": {"spec": "generate:products?scale=0.05", "name": None, "nodes": 122_451, "edges": 6_185_914, "best_accuracy": 0.951},
+    "dataset": {
+        "spec": "generate:products?scale=0.05",
+        "name": None,
+        "nodes": 122_451,
+        "edges": 6_185_914,
+        "best_possible": {"accuracy": 0.951},
+    },
     "options": {"model": "sage", "seed": 3},
     "parameters": 206_895,
+    "measures": [
+        {"name": "accuracy", "better": "higher", "format": ".2%"},
+        {"name": "loss", "better": "lower", "format": ".4f"},
+    ],
+}
+OWN = {  # a task of one's own, with no graph
+    "task": "Denoise",
+    "dataset": {"spec": None, "name": "Denoise", "nodes": 0, "edges": 0, "best_possible": {"error": 0.5}},
+    "options": {"seed": 3},
+    "parameters": None,
+    "measures": [{"name": "error", "better": "lower", "format": ",.1f"}, {"name": "kept [%]", "better": "higher", "format": ".1%"}],
 }
 WHERE = {"epochs": 10, "batches": 192, "epoch": 0, "batch": 0}
 CLOCK = {"wait": 0.5, "gather": 1.0, "forward": 4.0, "backward": 3.5, "step": 0.5, "validate": 0.5}
@@ -25,6 +42,7 @@ EPOCH = {
     "loss": 1.25,
     "train_accuracy": 0.5,
     "val_accuracy": 0.625,
+    "val_loss": 1.5,
     "stages": [
         {"name": "sample", "threads": 2, "items": 192, "busy": 3.0, "starved": 0.0, "held": 1.0},
         {"name": "consumer", "threads": 1, "items": 192, "busy": 9.0, "starved": 1.0, "held": 0.0},
@@ -34,8 +52,8 @@ EPOCH = {
 
 
 def step(number: int, loss: float = 1.0, **more) -> StepEvent:
-    values = {"epoch": 0, "batch": number, "step": number, "seconds": 0.1 * number, "loss": loss, "accuracy": 0.75, "seeds": 1024}
-    return StepEvent(**{**values, "nodes": 400_000, "edges": 600_000, "bytes": 1 << 28, **more})
+    values = {"epoch": 0, "batch": number, "step": number, "seconds": 0.1 * number, "loss": loss, "seeds": 1024}
+    return StepEvent(**{**values, "measures": {"accuracy": 0.75}, "nodes": 400_000, "edges": 600_000, "bytes": 1 << 28, **more})
 
 
 @pytest.fixture
@@ -69,6 +87,7 @@ def test_the_view_shows_loss_accuracy_throughput_stages_and_memory(screen):
         f"{4.0 / 59:.4f}",
         "train 75.00 %",
         "val 62.50 % (best 62.50 %)",
+        "val 1.5000 (best 1.5000)",
         "best possible 95.10 %",
         "seeds/s",
         "M sampled edges/s",
@@ -100,10 +119,25 @@ def test_the_view_can_be_drawn_at_any_moment(screen):
     screen.step(step(9, edges=0, bytes=0), CLOCK)  # a whole graph draws no edges
     assert "30/100" not in drawn(screen)
     assert "sampled edges" not in drawn(screen)
-    screen.epoch({**EPOCH, "val_accuracy": None, "stages": [], "memory": {"data": 1}})
+    screen.epoch({**EPOCH, "val_accuracy": None, "val_loss": None, "stages": [], "memory": {"data": 1}})
     assert "val " not in drawn(screen)
     screen.begin(HEADER, **WHERE)  # the next repeat
     assert "0/10" in drawn(screen)
+
+
+def test_a_task_of_ones_own_is_shown_with_its_measures_and_parts(screen):
+    screen.begin(OWN, **WHERE)
+    for number, error in enumerate((4000.0, 1000.0), start=1):
+        screen.step(step(number, measures={"error": error}, edges=0, bytes=0), {"denoising": 3.0, "validate": 1.0})
+    facts = {"epoch_seconds": 1.0, "loss": 1.0, "stages": [], "memory": {}}
+    for epoch, (error, kept) in enumerate([(4000.0, 0.25), (1000.0, 0.5), (2000.0, 0.375)]):
+        screen.epoch({**facts, "epoch": epoch, "val_error": error, "val_kept [%]": kept})
+    text = drawn(screen)
+    assert "Denoise · seed 3" in text  # no sizes, and its name once
+    assert "train 2,500.0   val 2,000.0 (best 1,000.0)   best possible 0.5" in text  # the least is the best
+    assert re.search(r"kept \[%\] +val 37.5 % \(best 50.0 %\)", text)
+    assert "validate 25 %   denoising 75 %" in text
+    assert "sampled edges" not in text
 
 
 def test_the_terminal_is_given_back(screen):
@@ -193,11 +227,30 @@ def test_lines_tell_the_beginning_each_long_epoch_and_the_end(capsys):
     assert said.splitlines() == [
         "sage with 206,895 parameters on 122,451 nodes, 6,185,914 edges: "
         "3 epochs of 192 batches, seed 3, going on at epoch 2, batch 8",
-        "epoch 2/3 loss 1.2500 train 0.5000 val 0.6250 in 9.50 s",
-        "epoch 3/3 loss 1.2500 train 0.5000 in 9.50 s",
+        "epoch 2/3 loss 1.2500 train accuracy 50.00 % val accuracy 62.50 % in 9.50 s",
+        "epoch 3/3 loss 1.2500 train accuracy 50.00 % in 9.50 s",
         "something",
-        "finished after 12.2 s, test accuracy 0.8750 (best epoch 2)",
+        "finished after 12.2 s, test accuracy 87.50 % (best epoch 2)",
         "early stop after 1.0 s (best epoch 1)",
+    ]
+
+
+def test_lines_of_a_task_of_ones_own_tell_the_measure_that_decides(capsys):
+    lines = Lines()
+    lines.begin(OWN, **WHERE)
+    lines.epoch({"epoch": 9, "epoch_seconds": 2.0, "loss": 1.0, "val_error": 1234.5, "val_kept [%]": 0.5})
+    lines.end({"reason": "finished", "seconds": 2.5, "test_error": 20.0, "best_epoch": 9})
+    assert capsys.readouterr().err.splitlines() == [
+        "Denoise: 10 epochs of 192 batches, seed 3",
+        "epoch 10/10 loss 1.0000 val error 1,234.5 in 2.00 s",
+        "finished after 2.5 s, test error 20.0 (best epoch 10)",
+    ]
+    lines.begin({**OWN, "measures": []}, **WHERE)
+    lines.epoch({"epoch": 9, "epoch_seconds": 2.0, "loss": 1.0})
+    lines.end({"reason": "finished", "seconds": 2.5, "best_epoch": 9})
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "epoch 10/10 loss 1.0000 in 2.00 s",
+        "finished after 2.5 s (best epoch 10)",
     ]
 
 
@@ -222,7 +275,7 @@ def test_a_long_epoch_has_lines_within(capsys, monkeypatch):
         now[0] += 1
         lines.step(step(number), CLOCK)
     said = capsys.readouterr().err.splitlines()
-    assert said[1] == "epoch 1/10 batch 11/192 loss 1.0000 accuracy 0.7500"
+    assert said[1] == "epoch 1/10 batch 11/192 loss 1.0000 accuracy 75.00 %"
     assert len(said) == 1 + 4
     for done in range(30):
         now[0] += 1

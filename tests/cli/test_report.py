@@ -15,14 +15,14 @@ app.command()(report)
 def run(tmp_path):
     path = tmp_path / "sage"
     path.mkdir()
-    (path / "options.json").write_text(json.dumps({"format": 1, "name": "sage", "options": {"model": "sage"}}))
+    (path / "options.json").write_text(json.dumps({"format": 2, "name": "sage", "options": {"model": "sage"}}))
     (path / "metrics.jsonl").write_text(json.dumps({"kind": "epoch", "epoch": 0, "seconds": 1.0, "loss": 0.5}) + "\n")
     return path
 
 
 def test_report_writes_a_page_about_all_runs(run, tmp_path):
     (tmp_path / "gat").mkdir()
-    (tmp_path / "gat" / "options.json").write_text(json.dumps({"format": 1, "name": "gat"}))
+    (tmp_path / "gat" / "options.json").write_text(json.dumps({"format": 2, "name": "gat"}))
     out = tmp_path / "comparison.html"
     result = runner.invoke(app, [str(run), str(tmp_path / "gat"), "--out", str(out)])
     assert result.exit_code == 0, result.output

@@ -70,7 +70,9 @@ def test_json_is_one_object_with_the_accuracies_and_options(directory, tmp_path)
     assert found["run"] == str(tmp_path / "run")
     options = NodeOptions(**{name: tuple(value) if isinstance(value, list) else value for name, value in found["options"].items()})
     wanted = {"model": "gcn", "dropout": 0.25, "lr": 0.02, "weight_decay": 5e-4, "seed": 3, "repeats": 2, "hidden": 8, "epochs": 2}
-    assert options == NodeOptions(**wanted, fanout=(4, 4), batch_size=60, threads=1, features="as_is")  # auto, found to be that
+    assert options == NodeOptions(
+        **wanted, fanout=(4, 4), batch_size=60, threads=1, features="as_is", accumulate=1
+    )  # auto, and what it means
     data = hr.open(directory)
     assert accuracy["values"] == hr.train.node(data, options=options).test_accuracy  # the command is the library
 
@@ -83,7 +85,7 @@ def test_plain_lines_go_to_standard_error_where_there_is_no_terminal(directory, 
     assert "epoch 2/2 loss" in result.stderr
     assert last.startswith("finished after")
     assert "\x1b" not in result.stderr
-    for text in ("test accuracy", "validation accuracy", "where the time went", "peak memory", "headrace report"):
+    for text in ("test accuracy", "validation accuracy", "test loss", "where the time went", "peak memory", "headrace report"):
         assert text in result.stdout
 
 
@@ -229,7 +231,7 @@ def test_resuming_a_run_of_another_format_says_so(directory, tmp_path):
     trained(directory, *QUICK, "--out", tmp_path / "run")
     file = tmp_path / "run" / "options.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": 99}))
-    assert "has format 99; this version of Headrace reads format 1" in refused(directory, "--out", tmp_path / "run", "--resume")
+    assert "has format 99; this version of Headrace reads format 2" in refused(directory, "--out", tmp_path / "run", "--resume")
 
 
 def test_resuming_from_a_damaged_checkpoint_says_so(directory, tmp_path):

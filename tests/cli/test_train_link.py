@@ -1,6 +1,7 @@
 """`headrace train link`."""
 
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,8 @@ import headrace as hr
 from headrace.cli import app
 from headrace.cli.live import LiveView
 from headrace.train import LinkOptions, Run
+from headrace.train.report import figures
+from headrace.train.report.read import read_run
 
 runner = CliRunner()
 DATASET = "generate:community?nodes=120&edges=1500&classes=3&features=2&seed=2"
@@ -43,6 +46,36 @@ def test_tables_name_full_and_sampled(tmp_path):
     assert result.exit_code == 0, result.output
     for words in ("full filtered", "full raw", "sampled filtered", "hits@10", "negatives: any nodes"):
         assert words in " ".join(result.stdout.split()), result.stdout
+
+
+def test_repeats_have_a_mean_and_a_spread_in_the_table_in_json_and_in_the_report(tmp_path):
+    more = ["--repeats", "2", "--validate-every", "1"]
+    result = train(DATASET, *QUICK, *more, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.stdout.replace("│", " ").split())
+    assert "means of 2 runs" in shown
+    repeats = [Run(tmp_path / "run" / f"repeat-{number}").metrics("end")[0] for number in (0, 1)]
+    for name, words in (("test_mrr", "test mrr"), ("val_mrr", "validation mrr")):
+        spread = Run(tmp_path / "run").result()["repeats"][name]
+        assert spread["values"] == [end[name] for end in repeats]
+        assert spread["std"] > 0
+        assert f"{words} {spread['mean']:.4f} ± {spread['std']:.4f} over 2 runs" in shown
+    assert "median of 4" in shown
+    [rank] = [line for line in result.stdout.splitlines() if "full filtered" in line]
+    assert f"{sum(end['test']['full_filtered']['hits@10'] for end in repeats) / 2:.4f}" in rank
+    again = train(DATASET, "--out", tmp_path / "run", "--resume", "--json")
+    assert json.loads(again.stdout)["repeats"] == Run(tmp_path / "run").result()["repeats"]
+    summary = figures.summary(read_run(tmp_path / "run"))
+    assert [(m["name"], m["test"]["count"]) for m in summary["measures"]] == [("mrr", 2)]
+
+
+def test_a_run_says_what_it_measures_and_where_its_time_went(tmp_path):
+    result = train(DATASET, *QUICK, "--out", tmp_path / "run")
+    assert Run(tmp_path / "run").header["measures"] == [{"name": "mrr", "better": "higher", "format": ".4f"}]
+    shown = " ".join(result.stdout.replace("│", " ").split())
+    assert re.search(r"where the time went .*validate \d+ %", shown)
+    parts = figures.time_parts(read_run(tmp_path / "run"))
+    assert {"wait", "load", "compute", "validate", "other"} <= set(parts)
 
 
 def test_disk_and_its_order(tmp_path):
@@ -87,8 +120,13 @@ def test_the_live_view_shows_a_run(tmp_path):
         console.print(view._view())
     view.close()
     console.file.close()
-    assert "mrr" in captured.get()
-    assert "compute" in captured.get()
+    shown = captured.get()
+    assert "mrr" in shown
+    assert "(best 0." in shown
+    assert "seeds/s" in shown
+    shares = dict(re.findall(r"(wait|load|compute|validate) (\d+) %", re.sub(r"\x1b\[[0-9;]*m", "", shown)))
+    assert {"wait", "compute"} <= set(shares)
+    assert 95 <= sum(int(share) for share in shares.values()) <= 101, shares
 
 
 DISK = ["--storage", "disk", "--partitions", "4", "--buffer", "2", "--order", "beta"]

@@ -9,7 +9,7 @@ from headrace.train import Run
 
 runner = CliRunner()
 DATASET = "generate:community?nodes=3000&edges=5000&classes=3&features=2&seed=2"
-QUICK = ["--dim", "64", "--epochs", "2", "--threads", "1", "--test-edges", "20", "--eval-edges", "20", "--raw"]
+QUICK = ["--dim", "64", "--epochs", "2", "--threads", "1", "--test-edges", "20", "--val-edges", "20", "--raw"]
 
 
 def train(*arguments):
@@ -51,7 +51,7 @@ def test_a_config_file_counts_as_given(tmp_path):
 
 def test_an_impossible_plan_is_refused_in_one_line(tmp_path):
     for arguments, message in (
-        (["--memory", "2MiB"], "are needed (threads"),
+        (["--memory", "2MiB"], "is too small for 3,000 rows of 260 bytes and 4,494 edges, even on disk: give at least"),
         (["--memory", "200KiB"], "is too small"),
         (["--memory", "600KiB", "--storage", "host"], "storage host needs"),
         (["--partitions", "9", "--buffer", "4", "--order", "comet"], "order comet does not go"),

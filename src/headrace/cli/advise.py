@@ -78,18 +78,22 @@ def advise_command(
             machine = _machine(options.device, fresh=fresh)
             show("planning", 0, None)
             plan = _advise(data, options, machine, lambda done, total: show("ordering", done, total))
-            found = verify(plan, data, progress=lambda text: show(text, 0, None)) if check else None
+            verification = verify(plan, data, progress=lambda text: show(text, 0, None)) if check else None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (OSError, ValueError) as error:
         raise refused(str(error), AdviseOptions) from None
     if json:
-        print(json_module.dumps(plan.as_dict() | {"dataset": dataset} | ({} if found is None else {"verified": found.as_dict()})))
+        print(
+            json_module.dumps(
+                plan.as_dict() | {"dataset": dataset} | ({} if verification is None else {"verified": verification.as_dict()})
+            )
+        )
         return
     console = Console()
     show_plan(plan, console)
-    if found is not None:
-        show_verification(found, console)
+    if verification is not None:
+        show_verification(verification, console)
 
 
 def _advise(data: Dataset, options: AdviseOptions, machine: Machine, progress: object) -> Plan:
@@ -133,20 +137,20 @@ def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
-def show_verification(found: Verification, console: Console) -> None:
+def show_verification(verification: Verification, console: Console) -> None:
     """A table of variants: as predicted and as measured."""
     table = Table(title="predicted and measured", title_justify="left")
     table.add_column("what")
     table.add_column("variant")
     for name in ("predicted", "measured", "of the best"):
         table.add_column(name, justify="right")
-    for row in found.rows:
-        best = found.best(row.what).measured
+    for row in verification.rows:
+        best = verification.best(row.what).measured
         cells = [row.what, row.name, seconds(row.predicted), seconds(row.measured), f"{row.measured / best:.2f} x"]
         table.add_row(*(f"[bold]{escape(cell)}[/bold]" if row.chosen else escape(cell) for cell in cells))
     console.print(table)
     console.print(
-        f"what was chosen took at most {found.worst_ratio:.2f} x the time of the best variant"
-        f"{'' if found.within else ': more than a tenth longer'}",
+        f"what was chosen took at most {verification.worst_ratio:.2f} x the time of the best variant"
+        f"{'' if verification.within else ': more than a tenth longer'}",
         highlight=False,
     )

@@ -27,8 +27,8 @@ def read_config(path: Path, options: type[Any]) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            suggestion = f"did you mean {near[0]!r}?" if near else f"it may be one of {', '.join(sorted(known))}"
+            nearest = get_close_matches(name, known, n=1)
+            suggestion = f"did you mean {nearest[0]!r}?" if nearest else f"it may be one of {', '.join(sorted(known))}"
             raise ValueError(f"{path} sets {key!r}, which is no option: {suggestion}")
         values[name] = _checked(f"{path}: {key}", value, hints[name])
     return values

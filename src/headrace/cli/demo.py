@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from headrace.cli.options import refused
-from headrace.cli.train import make_watcher, run_node, show_result
+from headrace.cli.results import show_result
+from headrace.cli.train import make_watcher, run_node
 from headrace.graph.named import named
 from headrace.train import CheckpointError, NodeOptions
 from headrace.train.report import write_report
@@ -32,12 +33,12 @@ def demo(
         console.print(f"generated {data} in {perf_counter() - begin:.1f} s", highlight=False)
         place = out if out is not None else next_name(Path("runs"), "demo")
         options = NodeOptions(model="sage", hidden=256, fanout=(15, 10, 5), epochs=epochs, seed=seed)
-        result = run_node(data, options, place, spec, make_watcher())
+        run_node(data, options, place, spec, make_watcher())
         page = place / "report.html"
         write_report([place], page)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (ValueError, OSError, CheckpointError) as error:
         raise refused(str(error)) from None
-    show_result(result, data)
+    show_result(place)
     print(f"report: {page}")

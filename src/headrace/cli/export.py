@@ -32,7 +32,7 @@ def export(
     try:
         with terminable(), progress_shown() as show:
             data = names_for(run, dataset)
-            found = export_rows(
+            exported = export_rows(
                 run,
                 place,
                 format=format,  # type: ignore[arg-type]
@@ -44,10 +44,10 @@ def export(
         raise typer.Exit(130) from None
     except (ValueError, OSError, CheckpointError) as error:
         raise refused(str(error)) from None
-    for file in found.files:
+    for file in exported.files:
         print(f"{file}: {format_size(file.stat().st_size)}")
-    names = "with names" if found.named else "without names"
-    print(f"{found.nodes:,} nodes {names}, {found.dim} floats each; {found.relations:,} relations")
+    names = "with names" if exported.named else "without names"
+    print(f"{exported.nodes:,} nodes {names}, {exported.dim} floats each; {exported.relations:,} relations")
 
 
 def names_for(run: Path, dataset: str | None) -> Dataset | None:

@@ -51,7 +51,7 @@ def info(
 
 
 def _facts(data: Dataset) -> dict[str, Any]:
-    degrees, found = data.graph.degrees(), properties(data.graph)
+    degrees, measured = data.graph.degrees(), properties(data.graph)
     facts: dict[str, Any] = {key: value for key, value in data.info.items() if isinstance(value, (str, int, float, bool))}
     facts |= {
         "nodes": data.num_nodes,
@@ -61,16 +61,16 @@ def _facts(data: Dataset) -> dict[str, Any]:
     }
     if data.num_nodes:
         facts |= {
-            "mean_degree": round(found.mean_degree, 2),
+            "mean_degree": round(measured.mean_degree, 2),
             "median_degree": int(degrees.median()),
-            "max_degree": found.max_degree,
-            "degree_cv": round(found.degree_cv, 3),
-            "hubs": found.hubs,
-            "nodes_without_edges": found.empty_rows,
-            "isolated": found.isolated,
-            "symmetric": found.symmetric,
-            "edge_span": round(found.edge_span, 1),
-            "window_reuse": round(found.window_reuse, 3),
+            "max_degree": measured.max_degree,
+            "degree_cv": round(measured.degree_cv, 3),
+            "hubs": measured.hubs,
+            "nodes_without_edges": measured.empty_rows,
+            "isolated": measured.isolated,
+            "symmetric": measured.symmetric,
+            "edge_span": round(measured.edge_span, 1),
+            "window_reuse": round(measured.window_reuse, 3),
         }
     if data.graph.weight is not None:
         facts["weights"] = str(data.graph.weight.dtype).removeprefix("torch.")

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from headrace._sizes import format_size
+from headrace.cli.named_run import data_size, model_name, model_size
 from headrace.train import Measure, StepEvent, Watcher
 
 _EVERY_SECONDS = 10.0
@@ -23,15 +24,11 @@ class Lines(Watcher):
 
     def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
         self.batches, self.epochs = batches, epochs
-        self.measures = {m["name"]: Measure(**m) for m in header.get("measures", ())}
-        data = header["dataset"]
+        self.measures = {facts["name"]: Measure(**facts) for facts in header.get("measures", ())}
         place = f", going on at epoch {epoch + 1}, batch {batch + 1}" if epoch or batch else ""
-        name = header["options"].get("model") or header["options"].get("decoder", header["task"])
-        what = f"{name} with {header['parameters'] or 0:,} parameters"
-        self._say(
-            f"{what} on {data['nodes']:,} nodes, {data['edges']:,} edges: {epochs} epochs of {batches} batches, "
-            f"seed {header['options']['seed']}{place}"
-        )
+        size, data = model_size(header), data_size(header)
+        what = model_name(header) + f" with {size}" * bool(size) + f" on {data}" * bool(data)
+        self._say(f"{what}: {epochs} epochs of {batches} batches, seed {header['options']['seed']}{place}")
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         if time.monotonic() - self.said > _EVERY_SECONDS:
@@ -61,9 +58,10 @@ class Lines(Watcher):
         )
 
     def _scores(self, facts: dict[str, Any], split: str) -> str:
-        """The measures of a split, the deciding one first; the rest of a validation is in the log."""
-        values = ((name, facts.get(f"{split}_{name}")) for name in list(self.measures)[:1])
-        return "".join(f" {split} {name} {self._shown(name, value)}" for name, value in values if value is not None)
+        """The measure that decides, of a split where it is known; the others are in the log."""
+        name = next(iter(self.measures), None)
+        value = facts.get(f"{split}_{name}")
+        return "" if name is None or value is None else f" {split} {name} {self._shown(name, value)}"
 
     def _shown(self, name: str, value: float) -> str:
         return self.measures[name].shown(value) if name in self.measures else f"{value:.4f}"

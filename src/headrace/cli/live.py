@@ -1,4 +1,4 @@
-"""A run on a terminal: progress, loss and accuracy, throughput, who waits for whom, and memory."""
+"""A run on a terminal: progress, loss and measures, throughput, who waits for whom, and memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace._memory import process_memory
+from headrace.cli.named_run import data_size, model_name, model_size
 from headrace.train import Measure, StepEvent, Watcher
 
 _BARS = "▁▂▃▄▅▆▇█"
-_PARTS = {
+_COLORS = {  # of parts of the time, in the order in which they are drawn; others follow
     "wait": "yellow",
     "gather": "cyan",
     "load": "cyan",
@@ -55,13 +56,12 @@ class LiveView(Watcher):
         self.possible: dict[str, float] = {}  # the best that a measure can be, where the dataset knows
 
     def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
-        data, options = header["dataset"], header["options"]
-        self.title = (
-            f"{options.get('model') or options.get('decoder', header['task'])} · {header['parameters'] or 0:,} parameters · "
-            f"{data['spec'] or data['name'] or 'dataset'}: {data['nodes']:,} nodes, {data['edges']:,} edges · "
-            f"seed {options['seed']}"
-        )
-        self.measures = [Measure(**m) for m in header.get("measures", ())]
+        data = header["dataset"]
+        spec = data.get("spec") or data.get("name") or "dataset"
+        dataset = ": ".join(filter(None, (spec, data_size(header))))
+        parts = (model_name(header), model_size(header), dataset, f"seed {header['options']['seed']}")
+        self.title = " · ".join(dict.fromkeys(filter(None, parts)))  # a task of one's own has one name for all
+        self.measures = [Measure(**facts) for facts in header.get("measures", ())]
         self.possible = data.get("best_possible") or {}
         self.epochs.clear()
         self.losses.clear()
@@ -113,23 +113,23 @@ class LiveView(Watcher):
         recent = list(self.recent)  # a copy: the training thread goes on while this one draws
         for measure in self.measures:
             if line := self._measured(measure, [event for _, event in recent]):
-                table.add_row(measure.name, line)
+                table.add_row(Text(measure.name), line)
         table.add_row("speed", _speed(recent))
         memory = process_memory()
         line = f"{memory['resident'] / 2**30:.2f} GiB resident, {memory['peak'] / 2**30:.2f} GiB at most"
-        if self.epochs and "buffers" in self.epochs[-1]["memory"]:
-            held = self.epochs[-1]["memory"]
+        held = self.epochs[-1]["memory"] if self.epochs else {}
+        if "buffers" in held:
             line += f"; data {held['data'] / 2**30:.2f}, batch buffers {held['buffers'] / 2**30:.2f}"
         table.add_row("memory", line)
         return table
 
     def _measured(self, measure: Measure, recent: list[StepEvent]) -> str:
-        """A measure in training lately, in the last validation and in the best."""
+        """A measure over the recent batches, in the last validation and in the best one."""
         words, name = [], measure.name
-        seeds = [(event.measures[name] * event.seeds, event.seeds) for event in recent if name in event.measures]
-        if seeds:
-            words.append(f"train {measure.shown(sum(v for v, _ in seeds) / max(sum(n for _, n in seeds), 1))}")
-        values = [e[f"val_{name}"] for e in self.epochs if e.get(f"val_{name}") is not None]
+        sums = [(event.measures[name] * event.seeds, event.seeds) for event in recent if name in event.measures]
+        if sums:
+            words.append(f"train {measure.shown(sum(value for value, _ in sums) / max(sum(seeds for _, seeds in sums), 1))}")
+        values = [facts[f"val_{name}"] for facts in self.epochs if facts.get(f"val_{name}") is not None]
         if values:
             best = max(values) if measure.better == "higher" else min(values)
             words.append(f"val {measure.shown(values[-1])} (best {measure.shown(best)})")
@@ -141,21 +141,22 @@ class LiveView(Watcher):
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", justify="right", min_width=8)
         table.add_column()
-        total = sum(self.clock.values())
+        clock = self.clock
+        total = sum(clock.values())
         if total:
-            bar, words = Text(), []
-            for part, color in _PARTS.items():
-                share = self.clock.get(part, 0.0) / total
+            bar, words = Text(), Text()
+            for part in [*(name for name in _COLORS if name in clock), *(name for name in clock if name not in _COLORS)]:
+                share, color = clock[part] / total, _COLORS.get(part, "bright_black")
                 bar.append("█" * round(40 * share), style=color)
                 if share >= 0.005:
-                    words.append(f"[{color}]{part}[/] {100 * share:.0f} %")
+                    words.append(part, style=color).append(f" {100 * share:.0f} %   ")
             table.add_row("time", bar)
-            table.add_row("", "   ".join(words))
+            table.add_row("", words)
         for stage in self.flow or (self.epochs[-1]["stages"] if self.epochs else []):
             whole = max(stage["busy"] + stage["starved"] + stage["held"], 1e-9)
             busy, starved, held = (100 * stage[k] / whole for k in ("busy", "starved", "held"))
             name = "training" if stage["name"] == "consumer" else stage["name"]
-            table.add_row(name, f"busy {busy:.0f} %, waits for input {starved:.0f} %, held back {held:.0f} %")
+            table.add_row(Text(name), f"busy {busy:.0f} %, waits for input {starved:.0f} %, held back {held:.0f} %")
         return table
 
 

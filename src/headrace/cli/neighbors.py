@@ -38,7 +38,7 @@ def neighbors(
     """
     try:
         with terminable(), progress_shown() as show:
-            found = find_neighbors(
+            answer = find_neighbors(
                 run,
                 _whole(entity) if numbers else entity,
                 relation=_whole(relation) if numbers and relation is not None else relation,
@@ -51,9 +51,9 @@ def neighbors(
     except (ValueError, OSError, CheckpointError) as error:
         raise refused(str(error)) from None
     if json:
-        print(json_module.dumps(found.as_dict()))
+        print(json_module.dumps(answer.as_dict()))
     else:
-        _show(found, Console())
+        _show(answer, Console())
 
 
 def _whole(text: str) -> int:
@@ -63,13 +63,13 @@ def _whole(text: str) -> int:
         raise ValueError(f"{text!r} is no number, which --numbers asks for") from None
 
 
-def _show(found: Neighbors, console: Console) -> None:
-    entity = _called(found.node, found.name)
-    console.print(_table(f"nearest to {entity} ({found.measure})", found.nearest))
-    if found.relation is not None:
-        relation = _called(found.relation, found.relation_name)
-        console.print(_table(f"{entity}, {relation}, ?", found.tails))
-        console.print(_table(f"?, {relation}, {entity}", found.heads))
+def _show(answer: Neighbors, console: Console) -> None:
+    entity = _called(answer.node, answer.name)
+    console.print(_table(f"nearest to {entity} ({answer.measure})", answer.nearest))
+    if answer.relation is not None:
+        relation = _called(answer.relation, answer.relation_name)
+        console.print(_table(f"{entity}, {relation}, ?", answer.tails))
+        console.print(_table(f"?, {relation}, {entity}", answer.heads))
 
 
 def _table(title: str, rows: tuple[Neighbor, ...]) -> Table:

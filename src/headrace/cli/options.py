@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 
 from headrace.cli.config import read_config
+from headrace.cli.torchrun import is_first, leave
 
 T = TypeVar("T")
 _LISTS = (tuple[str, ...], tuple[int, ...])
@@ -23,7 +24,7 @@ def takes(options: type[T], *, config: bool = False, unless: str = "") -> Callab
 
     A field without a default becomes an argument. A field of type `tuple[str, ...]` or `tuple[int, ...]` is given as a
     comma-separated list. With `config`, `--config file.toml` gives the same names; what stands on the command line wins. A function
-    that has a parameter `given` is also told the values that somebody chose, in either place. Where its flag `unless` is set, it
+    that has a parameter `chosen` is also told the values that the user chose, in either place. Where its flag `unless` is set, it
     makes the options of these itself, and is handed the defaults.
     """
     hints = get_type_hints(options)
@@ -31,20 +32,20 @@ def takes(options: type[T], *, config: bool = False, unless: str = "") -> Callab
 
     def wrap(function: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(function, eval_str=True).parameters
-        own = [p for p in signature.values() if p.name not in ("options", "given")]
+        own = [p for p in signature.values() if p.name not in ("options", "chosen")]
 
-        def command(context: typer.Context, **given: Any) -> None:
-            values = {f.name: given.pop(f.name) for f in fields}
+        def command(context: typer.Context, **arguments: Any) -> None:
+            values = {f.name: arguments.pop(f.name) for f in fields}
             chosen: dict[str, Any] = {}
             try:
-                if config and given.pop("config") is not None:
+                if config and arguments.pop("config") is not None:
                     chosen = read_config(context.params["config"], options)
                 chosen |= {n: _value(hints[n], v) for n, v in values.items() if context.get_parameter_source(n).name != "DEFAULT"}  # type: ignore[union-attr]
-                deferred = bool(unless) and given[unless]
-                made = options() if deferred else options(**({n: _value(hints[n], v) for n, v in values.items()} | chosen))
+                deferred = bool(unless) and arguments[unless]
+                built = options() if deferred else options(**({n: _value(hints[n], v) for n, v in values.items()} | chosen))
             except (ValueError, OSError) as error:
                 raise refused(str(error), options) from None
-            function(**given, options=made, **({"given": chosen} if "given" in signature else {}))
+            function(**arguments, options=built, **({"chosen": chosen} if "chosen" in signature else {}))
 
         parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
         parameters += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
@@ -63,13 +64,17 @@ def takes(options: type[T], *, config: bool = False, unless: str = "") -> Callab
 
 
 def refused(message: str, options: type[Any] | None = None) -> typer.Exit:
-    """Say what is wrong with the user's input, in one line and in the words of the command line; to be raised."""
+    """Say what is wrong with the user's input, in one line and in the words of the command line; to be raised.
+
+    Under torchrun rank 0 says it for all.
+    """
     text = " ".join(message.split())
     # The library says num_nodes where the command line says --num-nodes.
     if names := "|".join(f.name for f in dataclasses.fields(options) if "_" in f.name) if options is not None else "":
         text = re.sub(rf"(?<![\w./-])({names})(?![\w./])", lambda match: "--" + match[1].replace("_", "-"), text)
-    typer.echo(f"headrace: {text}", err=True)
-    return typer.Exit(2)
+    if is_first():
+        typer.echo(f"headrace: {text}", err=True)
+    return leave(2)
 
 
 def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
@@ -97,11 +102,11 @@ def _given_as(hint: Any) -> Any:
     return hint
 
 
-def _value(hint: Any, given: Any) -> Any:
+def _value(hint: Any, value: Any) -> Any:
     if hint not in _LISTS:
-        return tuple(given) if isinstance(given, list) else given
-    parts = [part.strip() for part in (given or "").split(",") if part.strip()]
+        return tuple(value) if isinstance(value, list) else value
+    parts = [part.strip() for part in (value or "").split(",") if part.strip()]
     try:
         return tuple(int(part) for part in parts) if hint == tuple[int, ...] else tuple(parts)
     except ValueError:
-        raise ValueError(f"{given!r} is no list of whole numbers: write them with commas between, as in 15,10,5") from None
+        raise ValueError(f"{value!r} is no list of whole numbers: write them with commas between, as in 15,10,5") from None

@@ -62,15 +62,15 @@ def plan(
     Predicts the bytes and seconds of an epoch, gives the reasons, and ends with the command to train. Nothing is trained.
     """
     try:
-        made = _plan(options, dataset)
+        link_plan = _plan(options, dataset)
     except (ValueError, OSError) as error:
         raise refused(str(error), PlanOptions) from None
-    command = _command(made, dataset)
+    command = _command(link_plan, dataset)
     if json:
-        print(json_module.dumps(made.as_dict() | {"dataset": dataset, "command": command}))
+        print(json_module.dumps(link_plan.as_dict() | {"dataset": dataset, "command": command}))
         return
     console = Console()
-    show_plan(made, console)
+    show_plan(link_plan, console)
     console.print(f"\n[bold]{escape(command)}[/bold]", highlight=False, soft_wrap=True)
 
 
@@ -114,8 +114,8 @@ def _device_memory() -> int | None:
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
 
 
-def _command(made: LinkPlan, dataset: str | None) -> str:
+def _command(link_plan: LinkPlan, dataset: str | None) -> str:
     words = ["headrace", "train", "link", dataset or "DATASET"]
-    for name, value in made.options().items():
+    for name, value in link_plan.options().items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)

@@ -32,13 +32,13 @@ def show_plan(plan: Decided, console: Console) -> None:
         console.print(f"[bold]{escape(choice.name)}: {escape(choice.chosen)}[/bold]\n  {escape(choice.reason)}", highlight=False)
 
 
-def against_plan(found: dict[str, Any]) -> str:
-    """What was predicted of an epoch and what was measured, in a line."""
-    if found["measured"] is None:
+def against_plan(comparison: dict[str, Any]) -> str:
+    """A line of what was predicted of an epoch and what was measured (see `beside_measured`)."""
+    if comparison["measured"] is None:
         return "no epoch was measured"
     words = []
     for name, text in (("read", format_size), ("written", format_size), ("seconds", seconds)):
-        planned, measured = found["predicted"][name], found["measured"][name]
+        planned, measured = comparison["predicted"][name], comparison["measured"][name]
         if planned or name == "seconds":
             words.append(f"{text(measured)}{'' if name == 'seconds' else ' ' + name} ({text(planned)} predicted)")
     return ", ".join(words)

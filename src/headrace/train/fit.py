@@ -17,6 +17,7 @@ from headrace._arrays import thread_count
 from headrace.pipeline import Trace
 from headrace.ranks import Exchange, Ranks, device_of, guarded, join
 from headrace.train.loop import Trainer
+from headrace.train.measure import Measure
 from headrace.train.options import LoopOptions, as_plain
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
@@ -91,7 +92,9 @@ def fit(
                 recipe = None  # its memory serves the next
                 end, recipe = _once(make, once, described, place, goes_on, watcher, known, folder_first, ranks, accumulate, opened)
             ends.append(end)
-    assert recipe is not None
+        assert recipe is not None
+        if mine is not None:
+            Run(mine).save_result(_summary(recipe.measures, ends))
     return ends, recipe
 
 
@@ -119,6 +122,8 @@ def _once(
     said = {**header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
     if run is None and place is not None and first:
         run = open_run(place, said, resume, free=free)
+    elif run is not None:
+        run.describe(measures=said["measures"])
     if options.tensorboard and run is not None:
         board = TensorBoard(run.path / "tensorboard", options.log_every, recipe.measures)
         watchers.watchers.append(opened.enter_context(closing(board)))
@@ -175,6 +180,13 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
         if before != now:
             raise ValueError(f"{path} was begun on another dataset: it had {name} {before}, this one has {now}")
     return run
+
+
+def _summary(measures: Sequence[Measure], ends: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `result.json` says of a task that has nothing to add: the measures of each split over the repeats."""
+    names = [f"{split}_{measure.name}" for measure in measures for split in ("train", "val", "test")]
+    values = {name: [end[name] for end in ends if end.get(name) is not None] for name in names}
+    return {name: spread(v) for name, v in values.items() if v} | {"seconds": sum(end["seconds"] for end in ends)}
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:

@@ -56,6 +56,12 @@ class Run:
             raise ValueError(f"{self.path} has format {found}; this version of Headrace reads format {FORMAT}")
         return header
 
+    def describe(self, **facts: Any) -> None:
+        """Add what is known now to `options.json`."""
+        header = self.header
+        if any(header.get(name) != value for name, value in facts.items()):
+            self._write("options.json", header | facts)
+
     def log(self, kind: str, **values: Any) -> None:
         """Append a line to `metrics.jsonl`."""
         if self._log is None:

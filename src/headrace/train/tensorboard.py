@@ -25,7 +25,7 @@ class TensorBoard(Watcher):
     def __init__(self, folder: Path, every: int, measures: Sequence[Measure]) -> None:
         self.writer: Any = summary_writer()(str(folder))
         self.every = every
-        self.names = [f"{split}_{measure.name}" for measure in measures for split in ("train", "val")]
+        self.measures = [measure.name for measure in measures]
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         if event.step % self.every == 0:
@@ -34,13 +34,19 @@ class TensorBoard(Watcher):
                 self.writer.add_scalar(f"train/{name}", value, event.step)
 
     def epoch(self, facts: dict[str, Any]) -> None:
-        for name in ("loss", *self.names, "epoch_seconds", "lr"):
+        measured = (f"{split}_{name}" for name in self.measures for split in ("train", "val"))
+        for name in ("loss", *measured, "epoch_seconds", "lr"):
             if facts.get(name) is not None:
                 self.writer.add_scalar(f"epoch/{name}", facts[name], facts["epoch"])
         for part, seconds in facts["time"].items():
             self.writer.add_scalar(f"time/{part}", seconds, facts["epoch"])
         for name, rate in facts["throughput"].items():
             self.writer.add_scalar(f"throughput/{name}", rate, facts["epoch"])
+
+    def end(self, facts: dict[str, Any]) -> None:
+        for name in self.measures:
+            if facts.get(f"test_{name}") is not None:
+                self.writer.add_scalar(f"test/{name}", facts[f"test_{name}"], facts["best_epoch"])
 
     def close(self) -> None:
         self.writer.close()

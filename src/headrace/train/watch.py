@@ -1,4 +1,4 @@
-"""Who looks on while a run goes: the loop tells watchers what happens, and they never change it."""
+"""`Watcher`: is told by the loop what happens in a run, and never changes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StepEvent:
     step: int  # batches done in all
     seconds: float  # since the run began
     loss: float
-    measures: dict[str, float]  # of the training seeds, those that the task has in training
+    measures: dict[str, float]  # means over the seeds, of the measures that the task has in training
     seeds: int
     nodes: int
     edges: int
@@ -24,7 +24,7 @@ class StepEvent:
 
 
 class Watcher:
-    """Looks on. Each method may be overridden; none may change the run."""
+    """Is told what happens. Subclasses override what they want to know; none may change the run."""
 
     def begin(self, header: dict[str, Any], *, epochs: int, batches: int, epoch: int, batch: int) -> None:
         """A run of `epochs` epochs of `batches` batches starts, or goes on, at `epoch` and `batch`."""
@@ -48,11 +48,11 @@ class Watcher:
         """The run is done: the last line of metrics.jsonl."""
 
     def close(self) -> None:
-        """Whatever happened, nothing more comes."""
+        """Nothing more comes, whether the run ended or failed."""
 
 
 class Watchers(Watcher):
-    """Several as one."""
+    """Tells several watchers as if they were one."""
 
     def __init__(self, watchers: Sequence[Watcher]) -> None:
         self.watchers = list(watchers)

@@ -5,9 +5,32 @@ import re
 
 import pytest
 from browser import CHROMEDRIVER, CHROMIUM, Browser
-from training_runs import HOSTILE, hostile_run, report, write_link_run, write_options, write_repeats, write_run
+from training_runs import (
+    HOSTILE,
+    hostile_run,
+    report,
+    write_link_repeats,
+    write_link_run,
+    write_options,
+    write_own_run,
+    write_repeats,
+    write_run,
+)
 
-METRICS = ("loss", "train_accuracy", "val_accuracy", "seeds", "edges", "bytes", "resident", "peak", "data", "buffers", "reuse")
+METRICS = (
+    "loss",
+    "train_accuracy",
+    "val_accuracy",
+    "val_loss",
+    "seeds",
+    "edges",
+    "bytes",
+    "resident",
+    "peak",
+    "data",
+    "buffers",
+    "reuse",
+)
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +156,11 @@ def test_runs_of_links_show_ranks_and_what_the_disk_did(browser, tmp_path):
     ]
     assert browser.open(report(tmp_path, *runs)) == "true"
     for run in range(2):
-        for metric in ("loss", "val_mrr", "val_hits1", "val_hits3", "val_hits10", "edges", "in_flight"):
+        for metric in ("loss", "val_mrr", "val_hits1", "val_hits3", "val_hits10", "seeds", "in_flight"):
             assert browser.count(f'path[data-run="{run}"][data-metric="{metric}"][d^="M"]') == 1, (run, metric)
     for metric in ("disk_bytes_read", "disk_bytes_written", "disk_busy", "disk_stall_seconds"):
         assert browser.count(f'path[data-metric="{metric}"]') == browser.count(f'path[data-run="1"][data-metric="{metric}"]') == 1
-    assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and ranks"
+    assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and mrr"
     assert browser.count('path[data-metric="val_accuracy"]') == 0
     assert browser.count("#sampled") == 0
     ranks = browser.text("#ranks")
@@ -145,8 +168,8 @@ def test_runs_of_links_show_ranks_and_what_the_disk_did(browser, tmp_path):
     assert "memory\tsampled filtered" in ranks
     assert "disk\tsampled filtered" not in ranks
     summary = browser.run("return document.querySelector('#summary').textContent")
-    assert "Test MRR" in summary
-    assert "full filtered" in summary
+    assert "Test mrr" in summary
+    assert "0.2836" in summary
     assert "Best possible" not in summary
     assert "compute: memory 500 ms, disk 500 ms" in browser.run("return document.querySelector('#stages').innerHTML")
     assert "planned to be written" in browser.run("return document.querySelector('#disk').textContent")
@@ -156,9 +179,62 @@ def test_runs_of_links_show_ranks_and_what_the_disk_did(browser, tmp_path):
     assert browser.console() == []
 
 
+def test_repeats_of_links_have_a_mean_a_spread_and_one_table_of_ranks(browser, tmp_path):
+    assert browser.open(report(tmp_path, write_link_repeats(tmp_path / "a"))) == "true"
+    for metric in ("val_mrr", "val_hits10"):
+        assert browser.count(f'path.repeat.run-0[data-metric="{metric}"]') == 2
+    assert "0.2978 ± 0.0201" in browser.text("#summary")
+    assert browser.text("#ranks").count("full filtered") == 1
+    assert browser.console() == []
+
+
+def test_a_measure_that_is_better_when_smaller_is_marked_at_its_least(browser, tmp_path):
+    runs = [write_own_run(tmp_path / "a", name="first"), write_own_run(tmp_path / "b", name="second", errors=(1200.5, 800.25))]
+    assert browser.open(report(tmp_path, *runs)) == "true"
+    assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and error"
+    head = browser.run("return [...document.querySelectorAll('#summary th')].map(e => e.textContent)")
+    shown = ["Validation error", "Test error", "Best possible error", "Validation kept"]
+    assert head[6:10] == shown  # nothing was tested of what was kept
+    cell = "#summary tr[data-run='{}'] td[data-name='{}']"
+    assert browser.text(cell.format(0, "Test error")) == "20.0"
+    assert browser.text(cell.format(1, "Test error")) == "8,002.5"
+    assert browser.text(cell.format(0, "Validation kept")) == "50.0 %"
+    best = "return [...document.querySelectorAll('#summary td.best')].map(e => [e.parentNode.dataset.run, e.dataset.name])"
+    assert browser.run(best) == [["0", "Validation error"], ["0", "Test error"], ["0", "Validation kept"]]
+    figure = "document.querySelector('#curves figure:nth-child(2)')"
+    assert "Error" in browser.run(f"return {figure}.textContent")
+    assert "lower is better" in browser.run(f"return {figure}.textContent")
+    assert "best possible 0.5" in browser.run(f"return {figure}.textContent")
+    least = "Math.max(...[...path.getAttribute('d').matchAll(/,([\\d.]+)/g)].map(m => +m[1]))"  # from above, so the most
+    path = f"const path = {figure}.querySelector('path[data-run=\"0\"][data-metric=val_error]')"
+    mark = f"+{figure}.querySelector('circle[data-run=\"0\"]').getAttribute('cy')"
+    assert browser.run(f"{path}; return Math.abs({least} - {mark}) < 0.1")
+    assert browser.count("#sampled") == 0
+    assert "it has no pipeline" in browser.text("#stages")
+    assert "0 nodes" not in browser.text("#head")
+    browser.click("#curves > details summary")
+    assert "1\t2 s\t2\t1.8\t2.0\t50.0 %" in browser.text("#curves")
+    assert browser.console() == []
+
+
+def test_measures_are_written_in_their_format(browser, three):
+    browser.open(three)
+    shown = {
+        ".2%": ["12.35 %", "0.00 %"],
+        ".4f": ["0.1235", "0.0000"],
+        ",.1f": ["0.1", "0.0"],
+        ".2e": ["1.23e-1", "0.00e+0"],
+        ".3g": ["0.123", "0"],
+        "": ["0.123457", "0"],
+    }
+    for format, words in shown.items():
+        assert browser.run(f"return [0.1234567, 0].map((value) => measureFormat({json.dumps(format)})(value))") == words, format
+    assert browser.run("return measureFormat('.2%')(null)") == "–"
+
+
 def test_nodes_and_links_go_on_one_page(browser, tmp_path):
     assert browser.open(report(tmp_path, write_run(tmp_path / "a", epochs=2), write_link_run(tmp_path / "b", epochs=2))) == "true"
-    assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and accuracy and ranks"
+    assert browser.run("return document.querySelector('#curves h2').textContent") == "Loss and accuracy and mrr"
     for metric in ("val_accuracy", "val_mrr"):
         assert browser.count(f'path[data-metric="{metric}"]') == 1
     assert "complex (edges are predicted without neighbors)" in browser.text("#sampled")

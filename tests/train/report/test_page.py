@@ -48,16 +48,17 @@ def test_a_run_of_links_has_ranks_stages_and_what_the_disk_did(tmp_path):
     plan = {"predicted": {"read": 7e6, "written": 3.9e6, "seconds": 1.5}}
     run = embedded(page([read_run(write_link_run(tmp_path / "a", disk=True, sampled=True, plan=plan))]))["runs"][0]
     [line] = run["curves"]
-    assert run["links"]
+    [mrr] = run["summary"]["measures"]
+    assert mrr["name"] == "mrr"
     assert line["val_mrr"][0] is None
-    assert line["val_mrr"][-1] == run["summary"]["val_mrr"] > 0.25
+    assert line["val_mrr"][-1] == mrr["val"]["mean"] > 0.25
     assert line["val_hits10"][-1] == pytest.approx(1.5 * line["val_mrr"][-1], rel=1e-3)
     assert "val_accuracy" not in line
     assert [row["name"] for row in run["summary"]["ranks"]] == ["full filtered", "full raw", "sampled filtered"]
-    assert run["summary"]["ranks"][0]["mrr"] == run["summary"]["val_mrr"]
+    assert run["summary"]["ranks"][0]["mrr"] == mrr["test"]["mean"]
     assert run["summary"]["best_epochs"] == [5]
     assert run["summary"]["predicted"]["written"] == 3.9e6
-    assert run["time"] == {"train": 2, "validate": 0.5}
+    assert run["time"] == {"wait": 0.25, "load": 0.5, "compute": 1.25, "validate": 0.5}
     assert [stage["seconds"] for stage in run["stages"]] == [0.5] * 6
     [load] = run["loads"]
     assert (load["in_flight"][0], load["disk_bytes_read"][0], load["disk_busy"][0]) == (16, 4_000_000, 0.25)
@@ -69,7 +70,7 @@ def test_the_best_epoch_of_links_so_far_is_that_of_the_highest_mrr(tmp_path):
     summary = embedded(page([read_run(write_link_run(tmp_path / "a", epochs=4, end=None))]))["runs"][0]["summary"]
     assert summary["best_epochs"] == [3]
     assert summary["ranks"] == []
-    assert summary["val_mrr"] > 0.2
+    assert summary["measures"][0]["val"]["mean"] > 0.2
 
 
 def test_a_report_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path):
@@ -90,19 +91,21 @@ def test_a_report_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path)
 
 
 KEYS = ("epoch", "batch", "step", "seconds", "epoch_seconds", "loss", "val_accuracy", "time", "stages", "throughput", "sampled")
-KEYS += ("val_mrr", "valid", "test", "disk", "in_flight", "plan", "predicted", "hits@1", "mrr")
+KEYS += ("val_mrr", "val", "test", "best_possible", "disk", "in_flight", "plan", "predicted", "hits@1", "mrr")
 KEYS += ("memory", "cache", "reason", "best_epoch", "busy", "name", "nodes", "mean", "item", "dataset", "options", "repeats")
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(string.printable + "\ud800", max_size=4)
 objects = st.recursive(leaves, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.sampled_from(KEYS), part, max_size=4))
 records = st.dictionaries(st.sampled_from(KEYS), objects)
+names = st.sampled_from(["mrr", "loss", "accuracy"])
+described = st.fixed_dictionaries({"name": names | leaves}, optional={"better": st.just("lower") | objects, "format": leaves})
 lines = st.builds(lambda kind, rest: {"kind": kind, "epoch": 0} | rest, st.sampled_from(["step", "epoch", "end"]), records)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lines=st.lists(lines, max_size=6), about=records, other=objects)
-def test_whatever_the_files_hold_the_page_is_made(tmp_path, lines, about, other):
+@given(lines=st.lists(lines, max_size=6), about=records, measures=st.lists(described, max_size=3), other=objects)
+def test_whatever_the_files_hold_the_page_is_made(tmp_path, lines, about, measures, other):
     span = {"ph": "X", "ts": 1, "dur": 1, "args": other, "tid": other}
-    (tmp_path / "options.json").write_text(json.dumps({"task": "link"} | about if len(lines) % 2 else about))
+    (tmp_path / "options.json").write_text(json.dumps({"measures": measures} | about))
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [span, other]}))
     (tmp_path / "result.json").write_text(json.dumps({"test_accuracy": other, "seconds": other}))

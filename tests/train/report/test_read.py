@@ -3,7 +3,7 @@ import math
 import shutil
 
 import pytest
-from training_runs import metrics, write_options, write_repeats, write_run
+from training_runs import metrics, write_link_repeats, write_options, write_own_run, write_repeats, write_run
 
 from headrace.train.report import curves, figures
 from headrace.train.report.read import read_run, read_runs
@@ -23,9 +23,12 @@ def test_a_finished_run_is_read_whole(tmp_path):
     assert row["status"] == "finished"
     assert row["median_epoch"] == 80.2
     assert row["peak"] == 3.3e9
-    assert row["best_accuracy"] == 0.951
-    assert row["val"]["mean"] == pytest.approx(max(e["val_accuracy"] for e in run.repeats[0].epochs), abs=1e-4)
-    assert row["test"]["mean"] == pytest.approx(row["val"]["mean"] - 0.01, abs=1e-4)
+    accuracy, loss = row["measures"]
+    assert (accuracy["name"], accuracy["better"], accuracy["format"]) == ("accuracy", "higher", ".2%")
+    assert accuracy["possible"] == 0.951
+    assert accuracy["val"]["mean"] == pytest.approx(max(e["val_accuracy"] for e in run.repeats[0].epochs), abs=1e-4)
+    assert accuracy["test"]["mean"] == pytest.approx(accuracy["val"]["mean"] - 0.01, abs=1e-4)
+    assert (loss["name"], loss["better"], loss["possible"], loss["test"]["mean"]) == ("loss", "lower", None, 0.575)
     assert row["notes"] == []
 
 
@@ -61,8 +64,8 @@ def test_a_half_written_line_leaves_the_rest(tmp_path):
     assert row["epochs"] == [3]
     assert row["status"] == "still running or interrupted"
     assert row["notes"] == []
-    assert row["val"] is not None
-    assert row["test"] is None
+    assert row["measures"][0]["val"] is not None
+    assert row["measures"][0]["test"] is None
 
 
 def test_a_damaged_line_in_the_middle_is_counted(tmp_path):
@@ -121,10 +124,58 @@ def test_repeats_are_one_run_with_mean_and_deviation(tmp_path):
     row = figures.summary(run)
     assert [repeat.label for repeat in run.repeats] == ["repeat 0", "repeat 1", "repeat 2"]
     assert row["epochs"] == [60, 67, 74]
-    assert row["test"] == {"mean": 0.815, "std": 0.005, "count": 3}
+    assert row["measures"][0]["test"] == {"mean": 0.815, "std": 0.005, "count": 3}
     assert row["seconds"] == 123.4
     assert row["status"] == "early stop"
     assert len(curves.curves(run)) == 3
+
+
+def test_repeats_of_links_are_one_run_whose_measures_the_repeats_know(tmp_path):
+    run = read_run(write_link_repeats(tmp_path / "links"))
+    row = figures.summary(run)
+    [mrr] = row["measures"]
+    ended = [repeat.end["test_mrr"] for repeat in run.repeats]
+    assert ended[0] < ended[1]
+    assert mrr["test"]["mean"] == pytest.approx(sum(ended) / 2, abs=1e-4)
+    assert mrr["test"]["count"] == mrr["val"]["count"] == 2
+    assert [rank["name"] for rank in row["ranks"]] == ["full filtered", "full raw"]
+    assert row["ranks"][0]["mrr"] == pytest.approx(sum(ended) / 2, abs=1e-4)
+    assert all("val_mrr" in line and "val_hits10" in line for line in curves.curves(run))
+    values = {"mean": 0.5, "std": 0.125, "values": [0.4, 0.6]}
+    (tmp_path / "links" / "result.json").write_text(json.dumps({"repeats": {"test_mrr": values}, "seconds": 40.0}))
+    row = figures.summary(read_run(tmp_path / "links"))
+    assert row["measures"][0]["test"] == {"mean": 0.5, "std": 0.125, "count": 2}
+    assert row["seconds"] == 40.0
+
+
+@pytest.mark.parametrize("end", ["finished", None])
+def test_a_measure_that_is_better_when_smaller_is_best_at_its_least(tmp_path, end):
+    run = read_run(write_own_run(tmp_path / "a", end=end))
+    row = figures.summary(run)
+    assert row["best_epochs"] == [1]
+    error, kept = row["measures"]
+    assert (error["name"], error["better"], error["format"], error["possible"]) == ("error", "lower", ",.1f", 0.5)
+    assert error["val"]["mean"] == 2.0
+    assert (error["test"] or {}).get("mean") == (20.0 if end else None)
+    assert (kept["better"], kept["val"]["mean"], kept["test"]) == ("higher", 0.5, None)  # that of the best epoch
+    assert row["model"] == "Denoise"
+    [line] = curves.curves(run)
+    assert line["train_error"] == [3.75, 1.75, 2.25]
+    assert line["val_kept"] == [0.25, 0.5, 0.4]
+    assert figures.time_parts(run) == {"denoising": 0.75, "validate": 0.25}
+    [load] = curves.loads(run)
+    assert "seeds" in load
+    assert not {"edges", "bytes"} & set(load)  # it has none
+
+
+def test_measures_that_make_no_sense_are_left_out(tmp_path):
+    path = write_own_run(tmp_path / "a")
+    about = json.loads((path / "options.json").read_text())
+    nonsense = [{"name": "a", "better": "redder"}, {"name": 3}, {"nom": "b"}, {"name": "c", "format": "%d"}, "d"]
+    (path / "options.json").write_text(json.dumps(about | {"measures": [*nonsense, *about["measures"]]}))
+    assert [measure.name for measure in read_run(path).measures] == ["error", "kept"]
+    (path / "options.json").write_text(json.dumps(about | {"measures": nonsense}))
+    assert figures.summary(read_run(path))["measures"] == []
 
 
 def test_the_size_of_the_model_is_asked_of_the_repeats(tmp_path):
@@ -138,9 +189,10 @@ def test_repeats_under_way_show_what_there_is(tmp_path):
     run = read_run(write_repeats(tmp_path / "cora", 3, done=False))
     row = figures.summary(run)
     ended = [repeat.end["test_accuracy"] for repeat in run.repeats[:2]]
-    assert row["test"]["count"] == 2
-    assert row["test"]["mean"] == pytest.approx(sum(ended) / 2, abs=1e-4)
-    assert row["val"]["count"] == 3
+    accuracy = row["measures"][0]
+    assert accuracy["test"]["count"] == 2
+    assert accuracy["test"]["mean"] == pytest.approx(sum(ended) / 2, abs=1e-4)
+    assert accuracy["val"]["count"] == 3
     assert row["status"] == "still running or interrupted (2 of 3 repeats done)"
     shutil.rmtree(tmp_path / "cora" / "repeat-2")
     assert figures.status(read_run(tmp_path / "cora")) == "still running or interrupted (2 of 3 repeats done)"
@@ -160,7 +212,7 @@ def test_something_else_than_a_run_is_named(tmp_path):
         read_run(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"is no run: it has no options\.json"):
         read_run(tmp_path)
-    (tmp_path / "options.json").write_text('{"format": 1, "na')
+    (tmp_path / "options.json").write_text('{"format": 2, "na')
     with pytest.raises(ValueError, match=r"options\.json is damaged"):
         read_run(tmp_path)
     (tmp_path / "options.json").write_text('{"format": 7}')

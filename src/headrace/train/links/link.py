@@ -13,7 +13,7 @@ import torch
 
 from headrace.graph import Dataset
 from headrace.nn import GNN, Decoder
-from headrace.ranks import Alone
+from headrace.ranks import Alone, Ranks
 from headrace.store import Partitioned, PinnedBuffers, TrainedArray, TrainedRows
 from headrace.train.fit import FREE, Setup, describe, fit, spread
 from headrace.train.inference.encoded import evaluated_with
@@ -148,9 +148,14 @@ def _spread_of(ends: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return spread([end[name] for end in ends if end[name] is not None])
 
 
+def check_ranks(ranks: Ranks) -> None:
+    """Refuse several ranks."""
+    if ranks.size > 1:
+        raise ValueError(f"train link works on one rank, and there are {ranks.size}: start it without torchrun")
+
+
 def _recipe(edges: LinkData, spare: int, setup: Setup) -> LinkRecipe:
-    if setup.ranks.size > 1:
-        raise ValueError(f"train link works on one rank, and there are {setup.ranks.size}: start it without torchrun")
+    check_ranks(setup.ranks)
     return make_recipe(edges, setup.options, setup, spare=spare)
 
 

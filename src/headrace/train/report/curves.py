@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.train.report.read import LoggedRun, Record, Repeat, number, record
 
-_POINTS = 1000  # a line of accuracy or loss: about one point per pixel
+_POINTS = 1000  # a line of a measure or the loss: about one point per pixel
 _SMALL_POINTS = 200  # a line of a small chart, or of the batches behind a curve
 _MANY_EPOCHS = 100  # from here on the means of epochs show the shape, and batches only noise
 _DIGITS = 5
@@ -18,15 +18,15 @@ Column = list[float | None]
 
 
 def curves(run: LoggedRun) -> list[dict[str, Column]]:
-    """Loss and accuracies or ranks of each repeat against epoch and seconds. Repeats share the points that one line would have."""
+    """Loss and measures of each repeat against epoch and seconds. Repeats share the points that one line would have."""
     limit = max(_SMALL_POINTS, _POINTS // len(run.repeats))
-    names = ("epoch", "seconds", "loss", "train_accuracy", "val_accuracy", "val_mrr")
+    measured = [f"{split}_{measure.name}" for measure in run.measures for split in ("val", "train")]
     lines = []
     for repeat in run.repeats:
-        columns = {name: [number(e.get(name)) for e in repeat.epochs] for name in names}
+        columns = {name: [number(e.get(name)) for e in repeat.epochs] for name in ("epoch", "seconds", "loss", *measured)}
         for k in HITS:
-            columns[f"val_hits{k}"] = [number(record(e.get("valid")).get(f"hits@{k}")) for e in repeat.epochs]
-        lines.append(_thinned(columns, ("loss", "val_mrr" if run.links else "val_accuracy"), limit))
+            columns[f"val_hits{k}"] = [number(record(e.get("val")).get(f"hits@{k}")) for e in repeat.epochs]
+        lines.append(_thinned(columns, ("loss", *measured[:1]), limit))
     return lines
 
 
@@ -80,7 +80,7 @@ def _load(epoch: Record) -> dict[str, float | None]:
     throughput, memory, cache = (record(epoch.get(name)) for name in ("throughput", "memory", "cache"))
     hits, misses = number(cache.get("hits")), number(cache.get("misses"))
     row: dict[str, Any] = {name: epoch.get(name) for name in ("epoch", "seconds")}
-    row |= {name: throughput.get(name) for name in ("seeds", "edges", "bytes")}
+    row |= {name: throughput.get(name) or None for name in ("seeds", "edges", "bytes")}  # 0 where a task has no such thing
     row |= {name: memory.get(name) for name in ("data", "resident", "peak", "buffers", "buffers_peak")}
     row["in_flight"] = epoch.get("in_flight")
     disk = record(epoch.get("disk"))

@@ -7,12 +7,13 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
+from headrace.train.measure import Measure
 from headrace.train.report.curves import short
 from headrace.train.report.read import LoggedRun, Record, Repeat, number, record, records
 
 UNFINISHED = "still running or interrupted"
 
-MEASURES = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "candidates")
+RANKING = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "candidates")  # what is known of a ranking of edges
 
 _SPENT = ("busy", "starved", "held")
 
@@ -23,14 +24,11 @@ def summary(run: LoggedRun) -> dict[str, Any]:
     times = _numbers(epoch.get("epoch_seconds") for epoch in epochs)
     peaks = _numbers(record(epoch.get("memory")).get("peak") for epoch in epochs)
     return {
-        "model": str(run.options.get("model") or run.options.get("decoder", "")),
+        "model": str(run.options.get("model") or run.options.get("decoder") or run.about.get("task", "")),
         "parameters": _parameters(run),
         "epochs": [len(repeat.epochs) for repeat in run.repeats],
-        "best_epochs": [_best_epoch(repeat) for repeat in run.repeats],
-        "val": _spread(run, "val_accuracy"),
-        "test": _spread(run, "test_accuracy"),
-        "best_accuracy": number(run.dataset.get("best_accuracy")),
-        "val_mrr": short(_val_mrr(run)),
+        "best_epochs": [_best_epoch(run, repeat) for repeat in run.repeats],
+        "measures": measures(run),
         "ranks": ranks(run),
         "predicted": {name: number(value) for name, value in record(record(run.about.get("plan")).get("predicted")).items()},
         "median_epoch": short(statistics.median(times)) if times else None,
@@ -50,22 +48,30 @@ def status(run: LoggedRun) -> str:
     return ", ".join(dict.fromkeys(str(end.get("reason", "ended")) for end in ends))
 
 
+def measures(run: LoggedRun) -> list[dict[str, Any]]:
+    """Each measure with its values in validation and test, and the best value that the dataset allows."""
+    possible = record(run.dataset.get("best_possible"))
+    return [
+        measure.plain()
+        | {split: _spread(run, split, measure) for split in ("val", "test")}
+        | {"possible": short(number(possible.get(measure.name)))}
+        for measure in run.measures
+    ]
+
+
 def ranks(run: LoggedRun) -> list[dict[str, Any]]:
-    """How the true ends of test edges rank, each measure by its name: among all nodes or sampled ones, filtered or raw."""
-    test = record((run.repeats[0].end or {}).get("test"))
+    """How the true ends of test edges rank, by name: among all nodes or sampled ones, filtered or raw. Means of the repeats."""
+    tests = [record((repeat.end or {}).get("test")) for repeat in run.repeats]
     rows = []
-    for name in sorted(name for name in test if isinstance(test[name], dict)):
-        found = {measure: short(number(test[name].get(measure))) for measure in MEASURES}
-        rows.append({"name": name.replace("_", " "), "edges": number(test.get("edges")), **found})
+    for name in sorted({name for test in tests for name in test if isinstance(test[name], dict)}):
+        means = {figure: _mean(record(test.get(name)).get(figure) for test in tests) for figure in RANKING}
+        rows.append({"name": name.replace("_", " "), "edges": _mean(test.get("edges") for test in tests), **means})
     return rows
 
 
 def time_parts(run: LoggedRun) -> dict[str, float | None]:
     """Seconds of an epoch by what the training thread did: the mean over all epochs."""
     times = [time for repeat in run.repeats for epoch in repeat.epochs if (time := record(epoch.get("time")))]
-    if run.links:
-        parts = {"train": "epoch_seconds", "validate": "eval_seconds"}
-        times = [{part: epoch.get(name) for part, name in parts.items()} for repeat in run.repeats for epoch in repeat.epochs]
     names = dict.fromkeys(name for time in times for name in time)
     return {name: short(sum(number(time.get(name)) or 0.0 for time in times) / len(times)) for name in names}
 
@@ -110,37 +116,39 @@ def _numbers(values: Iterable[object]) -> list[float]:
     return [known for value in values if (known := number(value)) is not None]
 
 
-def _best(repeat: Repeat) -> Record:
-    """The epoch of the best validation so far; an empty record where none was validated."""
-    for name in ("val_accuracy", "val_mrr"):
+def _mean(values: Iterable[object]) -> float | None:
+    known = _numbers(values)
+    return short(statistics.fmean(known)) if known else None
+
+
+def _best(run: LoggedRun, repeat: Repeat) -> Record:
+    """The epoch of the best validation so far, by the measure that decides; an empty record where none was validated."""
+    for measure in run.measures[:1]:
+        name, choose = f"val_{measure.name}", max if measure.better == "higher" else min
         validated = [epoch for epoch in repeat.epochs if number(epoch.get(name)) is not None]
         if validated:
-            return max(validated, key=lambda epoch: epoch[name])
+            return choose(validated, key=lambda epoch: epoch[name])
     return {}
 
 
-def _val_mrr(run: LoggedRun) -> float | None:
-    """What the run ended with, or the best so far."""
-    repeat = run.repeats[0]
-    ended = number((repeat.end or {}).get("val_mrr"))
-    return ended if ended is not None else number(_best(repeat).get("val_mrr"))
-
-
-def _best_epoch(repeat: Repeat) -> float | None:
+def _best_epoch(run: LoggedRun, repeat: Repeat) -> float | None:
     best = number((repeat.end or {}).get("best_epoch"))
-    return best if best is not None else number(_best(repeat).get("epoch"))
+    return best if best is not None else number(_best(run, repeat).get("epoch"))
 
 
-def _spread(run: LoggedRun, name: str) -> dict[str, float | None] | None:
-    """Mean, standard deviation and number of the repeats' values; of a run in progress, those there are so far."""
-    result = record(run.result.get(name))
+def _spread(run: LoggedRun, split: str, measure: Measure) -> dict[str, float | None] | None:
+    """Mean, standard deviation and number of the repeats' values; of a run in progress, those that are known so far."""
+    name = f"{split}_{measure.name}"
+    result = record(run.result.get(name)) or record(record(run.result.get("repeats")).get(name))
     mean, values = number(result.get("mean")), result.get("values")
     if mean is not None:
         count = len(values) if isinstance(values, list) else len(run.repeats)
         return {"mean": short(mean), "std": short(number(result.get("std"))), "count": count}
     ended = [(repeat.end or {}).get(name) for repeat in run.repeats]
-    if name == "val_accuracy":
-        ended = [value if value is not None else _best(repeat).get(name) for value, repeat in zip(ended, run.repeats, strict=True)]
+    if split == "val":
+        ended = [
+            value if value is not None else _best(run, repeat).get(name) for value, repeat in zip(ended, run.repeats, strict=True)
+        ]
     known = _numbers(ended)
     if not known:
         return None

@@ -73,7 +73,6 @@ def _drawn(run: LoggedRun) -> dict[str, Any]:
             "multi_label": run.dataset.get("multi_label") is True,
         }
         | {name: number(run.dataset.get(name)) for name in ("nodes", "edges", "features", "classes", "relations")},
-        "links": run.links,
         "repeats": [repeat.label for repeat in run.repeats],
         "summary": figures.summary(run),
         "curves": curves.curves(run),

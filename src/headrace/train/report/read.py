@@ -1,4 +1,4 @@
-"""LoggedRun directories into plain objects, whatever state the trainer left them in.
+"""Run directories into plain objects, whatever state the trainer left them in.
 
 A report is wanted most of a run that is still going on or that died, so of all files only `options.json` must be whole. A
 line or file that cannot be read leaves a gap and is counted; it is never an error.
@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-_FORMAT = 1
+from headrace.train.measure import Measure
+from headrace.train.run import FORMAT
+
 _LARGEST = 1e100  # no figure of a run is larger, and sums of smaller ones stay finite
 _REPEAT = re.compile(r"repeat-(\d+)")
 
@@ -48,9 +50,12 @@ class LoggedRun:
         return len(self.repeats) > 1 or (number(self.options.get("repeats")) or 1) > 1
 
     @property
-    def links(self) -> bool:
-        """Whether edges were to be predicted, so that ranks say how well."""
-        return self.about.get("task") == "link"
+    def measures(self) -> list[Measure]:
+        """What says how good the model is, the one that decides first. A repeat knows it where the run as a whole does not."""
+        for about in (self.about, *(repeat.about for repeat in self.repeats)):
+            if measures := [measure for facts in records(about.get("measures")) if (measure := _measure(facts)) is not None]:
+                return list({measure.name: measure for measure in measures}.values())
+        return []
 
     @property
     def options(self) -> Record:
@@ -82,8 +87,8 @@ def read_run(path: Path) -> LoggedRun:
     about = _whole(path / "options.json")
     if about is None:
         raise ValueError(f"{path / 'options.json'} is damaged: it is no JSON object")
-    if about.get("format", _FORMAT) != _FORMAT:
-        raise ValueError(f"{path} is a run of format {about['format']}, and this version of headrace reads format {_FORMAT}")
+    if about.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"{path} is a run of format {about['format']}, and this version of headrace reads format {FORMAT}")
     numbered = sorted((int(match[1]), below) for below in path.iterdir() if (match := _REPEAT.fullmatch(below.name)))
     repeats = [read_repeat(below, f"repeat {position}") for position, below in numbered if below.is_dir()]
     name = about.get("name")
@@ -145,6 +150,15 @@ def records(value: object) -> list[Record]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
+def _measure(facts: Record) -> Measure | None:
+    """The measure that these facts describe; None where they describe none."""
+    try:
+        measure = Measure(**facts)
+        return measure if isinstance(measure.name, str) and measure.shown(0.0) else None
+    except (TypeError, ValueError):
+        return None
+
+
 def _place(step: Record) -> tuple[float, float]:
     return number(step.get("epoch")) or 0, number(step.get("batch")) or 0
 
@@ -181,5 +195,5 @@ def _lines(path: Path) -> tuple[list[Record], int]:
 
 def _runs_below(path: Path) -> str:
     """What the user may have meant, where a directory of runs was given."""
-    found = sorted(below.parent.name for below in path.glob("*/options.json"))[:3] if path.is_dir() else []
-    return f"; did you mean {', '.join(str(path / name) for name in found)}?" if found else ""
+    names = sorted(below.parent.name for below in path.glob("*/options.json"))[:3] if path.is_dir() else []
+    return f"; did you mean {', '.join(str(path / name) for name in names)}?" if names else ""

@@ -18,19 +18,19 @@ function ticks(low, high, wanted, whole = false) {
   const power = 10 ** Math.floor(Math.log10(rough));
   let step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.7);
   if (whole) step = Math.max(1, Math.round(step));
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(Number((i * step).toPrecision(12)));
-  return found;
+  const values = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) values.push(Number((i * step).toPrecision(12)));
+  return values;
 }
 
 function logTicks(low, high) {
   const decades = Math.log10(high / low);
   const factors = decades > 3 ? [1] : decades > 1 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7];
-  const found = [];
+  const values = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
-    factors.forEach((factor) => found.push(Number((factor * 10 ** power).toPrecision(6))));
+    factors.forEach((factor) => values.push(Number((factor * 10 ** power).toPrecision(6))));
   }
-  return found.filter((value) => value >= low && value <= high);
+  return values.filter((value) => value >= low && value <= high);
 }
 
 // Lines, numbers and names of both axes. `x` and `y` are { scale, ticks, format, name }.

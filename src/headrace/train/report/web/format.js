@@ -50,10 +50,33 @@ function percent(value, places = 1) {
   return known(value) ? `${(100 * value).toFixed(places)} %` : nothing;
 }
 
-function spread(value) {
+// How a measure is written: `format` is Python's, as ".4f" or ".2%". On an axis, where it is not `exact`, digits that matter.
+function measureFormat(format) {
+  const [, places, kind] = /(?:\.(\d+))?([%a-zA-Z]?)$/.exec(format);
+  const precision = Math.min(known(places) ? Number(places) : 6, 20);
+  const exactly = {
+    "%": (value) => percent(value, precision), f: (value) => fixed(value, precision), F: (value) => fixed(value, precision),
+    e: (value) => value.toExponential(precision), E: (value) => value.toExponential(precision),
+  }[kind] || ((value) => digits(value, Math.max(precision, 1)));
+  const roughly = kind === "%" ? (value) => percent(value, 0) : (value) => digits(value, 4);
+  return (value, exact = true) => (known(value) ? (exact ? exactly : roughly)(value) : nothing);
+}
+
+function fixed(value, places) {
+  return value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+}
+
+// The mean of repeats and how they spread: 81.50 ± 0.50 %.
+function spread(value, format) {
   if (!value) return nothing;
-  if (value.count < 2 || !known(value.std)) return percent(value.mean, 2);
-  return `${(100 * value.mean).toFixed(2)} ± ${(100 * value.std).toFixed(2)} %`;
+  const mean = format(value.mean);
+  if (value.count < 2 || !known(value.std)) return mean;
+  const unit = mean.endsWith(" %") ? " %" : "";
+  return `${mean.slice(0, mean.length - unit.length)} ± ${format(value.std)}`;
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 function plural(number, noun) {

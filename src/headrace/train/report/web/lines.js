@@ -92,14 +92,14 @@ function readable(target, width, height, options, series, x, y) {
   target.addEventListener("pointermove", (event) => {
     const box = target.getBoundingClientRect();
     const pointer = ((event.clientX - box.left) / box.width) * width;
-    const near = series.map((line) => nearest(line, pointer, x.scale)).filter((hit) => hit.distance < 40);
-    if (!near.length) return hide();
-    const closest = near.reduce((a, b) => (b.distance < a.distance ? b : a));
+    const hits = series.map((line) => nearest(line, pointer, x.scale)).filter((hit) => hit.distance < 40);
+    if (!hits.length) return hide();
+    const closest = hits.reduce((a, b) => (b.distance < a.distance ? b : a));
     rule.setAttribute("x1", x.scale(closest.x));
     rule.setAttribute("x2", x.scale(closest.x));
     rule.setAttribute("visibility", "visible");
     const where = state.x === "seconds" ? duration(closest.x) : `epoch ${digits(closest.x)}`;
-    return tip.show(event, html("strong", {}, where), hitTable(near, options));
+    return tip.show(event, html("strong", {}, where), hitTable(hits, options));
   });
 }
 
@@ -113,11 +113,11 @@ function nearest(line, pointer, scale) {
   return best;
 }
 
-function hitTable(near, options) {
-  const metrics = Object.keys(options.metrics).filter((metric) => near.some((hit) => hit.line.metric === metric));
-  const runs = [...new Set(near.map((hit) => hit.line.run))];
+function hitTable(hits, options) {
+  const metrics = Object.keys(options.metrics).filter((metric) => hits.some((hit) => hit.line.metric === metric));
+  const runs = [...new Set(hits.map((hit) => hit.line.run))];
   const cell = (run, metric) => {
-    const values = near.filter((hit) => hit.line.run === run && hit.line.metric === metric).map((hit) => hit.y);
+    const values = hits.filter((hit) => hit.line.run === run && hit.line.metric === metric).map((hit) => hit.y);
     if (!values.length) return nothing;
     return options.format(values.reduce((a, b) => a + b) / values.length, true) + (values.length > 1 ? " (mean)" : "");
   };

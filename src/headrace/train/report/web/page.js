@@ -8,6 +8,7 @@ function heading() {
   const title = report.runs.length === 1 ? report.runs[0].name : `${report.runs.length} runs compared`;
   const { dataset } = report.runs[0];
   const about = oneDataset() ? [dataset.spec, graphSize(dataset, ["nodes", "edges", "relations", "features", "classes"])] : [];
+  if (about.length && dataset.multi_label) about.push("several labels per node (micro-F1)");
   const facts = [...about, `headrace ${report.headrace}`, `written ${report.written}`];
   document.getElementById("head").append(
     html("h1", {}, title),
@@ -51,7 +52,7 @@ function dim(run) {
 }
 
 function section(id, title, intro, ...children) {
-  const element = html("section", { id, "aria-labeledby": `${id}-title` },
+  const element = html("section", { id, "aria-labelledby": `${id}-title` },
     html("h2", { id: `${id}-title` }, title), intro && html("p", { class: "intro" }, intro), ...children.filter(Boolean));
   main.append(element);
   return element;

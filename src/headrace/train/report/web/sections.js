@@ -17,28 +17,25 @@ const lossChart = {
   }),
 };
 
-const accuracyName = report.runs.every((run) => run.dataset.multi_label) ? "Micro-F1" : "Accuracy";
-const accuracyChart = {
-  title: accuracyName, has: (run) => !isLink(run),
-  key: (runs) => {
-    const level = bestLevels(runs).length ? [["level", "best possible"]] : [];
-    return lineKey([["solid", "validation"], ["dashed", "train"], ...level]);
-  },
-  draw: (width, runs) => lineChart(width, 300, {
-    title: accuracyName, name: accuracyName.toLowerCase(), format: share,
-    metrics: { val_accuracy: "validation", train_accuracy: "train" },
-    series: [...plotted(runs, "curves", "train_accuracy", "dashed"), ...plotted(runs, "curves", "val_accuracy", "solid")],
-    levels: bestLevels(runs), marks: bestMarks(runs),
-  }),
-};
-
-const mrrChart = {
-  title: "Validation MRR", has: recorded("curves", "val_mrr"),
-  draw: (width, runs) => lineChart(width, 300, {
-    title: "Validation MRR", name: "mean reciprocal rank", format: plain, metrics: { val_mrr: "mrr" },
-    series: plotted(runs, "curves", "val_mrr", "solid"), marks: bestMarks(runs, "val_mrr"),
-  }),
-};
+// A measure in validation (solid) and, where it is known, in training (dashed).
+function measureChart(measure) {
+  const [val, train] = [`val_${measure.name}`, `train_${measure.name}`];
+  const trained = recorded("curves", train);
+  const title = report.runs.some(trained) ? capital(measure.name) : `Validation ${measure.name}`;
+  return {
+    title, has: recorded("curves", val, train),
+    key: (runs) => {
+      const kinds = [["solid", "validation"], runs.some(trained) && ["dashed", "train"]];
+      return lineKey([...kinds, bestLevels(runs, measure).length && ["level", "best possible"]].filter(Boolean));
+    },
+    draw: (width, runs) => lineChart(width, 300, {
+      title, name: `${measure.name}${measure.better === "lower" ? " (lower is better)" : ""}`,
+      format: (value, exact = false) => measureFormat(measure.format)(value, exact), metrics: { [val]: "validation", [train]: "train" },
+      series: [...plotted(runs, "curves", train, "dashed"), ...plotted(runs, "curves", val, "solid")],
+      levels: bestLevels(runs, measure), marks: bestMarks(runs, val),
+    }),
+  };
+}
 
 const hitsChart = {
   title: "Validation hits@k", has: recorded("curves", ...Object.keys(hitLines)),
@@ -121,19 +118,22 @@ function loadChart(title, name, format, metrics, levels = () => []) {
   };
 }
 
-const scores = [report.runs.some((run) => !isLink(run)) && "accuracy", report.runs.some(isLink) && "ranks"].filter(Boolean);
+// The measures that decide, each once.
+const deciding = [...new Set(report.runs.flatMap((run) => run.summary.measures.slice(0, 1).map((measure) => measure.name)))];
+const curveNames = report.measures.flatMap((measure) => [`train_${measure.name}`, `val_${measure.name}`]);
 
 const sections = [
   {
-    id: "curves", title: `Loss and ${scores.join(" and ")}`, charts: [lossChart, accuracyChart, mrrChart, hitsChart], table: curveTable,
+    id: "curves", title: ["Loss", ...deciding].join(" and "),
+    charts: [lossChart, ...report.measures.map(measureChart), hitsChart], table: curveTable,
     intro: (runs) => `A ring marks the best validation.${runs.some(hasBatches) ? " Faint lines are single batches." : ""}`,
-    has: (run) => recorded("curves", "loss", "train_accuracy", "val_accuracy", "val_mrr")(run) || hasBatches(run),
-    absent: "no loss or score was recorded",
+    has: (run) => recorded("curves", "loss", ...curveNames)(run) || hasBatches(run),
+    absent: "no loss or measure was recorded",
   },
   {
     id: "ranks", title: "How true ends of test edges rank", charts: [rankChart], optional: true,
     intro: "Among all nodes (full) or sampled ones; filtered leaves other true answers out, raw does not. "
-      + "Only measures of one name can be compared.",
+      + "Only rankings of one name can be compared.",
     has: (run) => run.summary.ranks.length > 0, absent: "there is no test result",
   },
   {
@@ -146,7 +146,8 @@ const sections = [
     intro: "Of the time that a stage's threads had: busy working, starved (waiting for the stage before), "
       + "held (far enough ahead). The busiest stage sets the pace.",
     key: () => partKey(["busy", "starved", "held"]),
-    has: (run) => run.stages.length > 0, absent: "a full-batch run has no pipeline",
+    has: (run) => run.stages.length > 0,
+    absent: (run) => (run.options.full_batch === "true" ? "a full-batch run has no pipeline" : "it has no pipeline"),
   },
   {
     id: "timeline", title: "Timeline",
@@ -160,8 +161,11 @@ const sections = [
   {
     id: "sampled", title: "Sampled sizes", charts: [hopChart("Nodes of a batch", "nodes"), hopChart("Edges of a batch", "edges")],
     intro: "What each hop added to a batch, mean over the epochs.",
-    has: (run) => run.sampled.nodes.length + run.sampled.edges.length > 0, optional: report.runs.every(isLink),
-    absent: (run) => (isLink(run) ? "edges are predicted without neighbors" : "a full-batch run samples nothing"),
+    has: (run) => run.sampled.nodes.length + run.sampled.edges.length > 0, optional: !report.runs.some(isTask("node")),
+    absent: (run) => {
+      if (isTask("link")(run)) return "edges are predicted without neighbors";
+      return run.options.full_batch === "true" ? "a full-batch run samples nothing" : "nothing was sampled";
+    },
   },
   {
     id: "throughput", title: "Throughput", intro: "Per second of each epoch.", table: loadTable,

@@ -34,15 +34,15 @@ const curveColumns = { epoch: ["epoch", count], seconds: ["time", duration], los
 const percents = (value) => percent(value, 2);
 
 function curveTable(runs) {
-  const accuracy = { train_accuracy: ["train", percents], val_accuracy: ["validation", percents] };
+  const recordedBy = ([name]) => runs.some(recorded("curves", name));
+  const measures = report.measures.flatMap((measure) => [["train", "train"], ["val", "validation"]].map(([split, words]) =>
+    [`${split}_${measure.name}`, [`${words} ${measure.name}`, measureFormat(measure.format)]]));
   const hits = Object.entries(hitLines).map(([name, [, words]]) => [name, [words, percents]]);
-  const ranks = { val_mrr: ["mrr", plain], ...Object.fromEntries(hits) };
-  const wanted = { ...(runs.every(isLink) ? {} : accuracy), ...(runs.some(isLink) ? ranks : {}) };
-  return columnTable("curves", { ...curveColumns, ...wanted })(runs);
+  return columnTable("curves", { ...curveColumns, ...Object.fromEntries([...measures, ...hits].filter(recordedBy)) })(runs);
 }
 
-function isLink(run) {
-  return run.links;
+function isTask(name) {
+  return (run) => run.about.task === name;
 }
 
 function rankTable(runs) {
@@ -65,7 +65,7 @@ const loadTable = columnTable("loads", {
   buffers: ["buffers", bytes], buffers_peak: ["buffers, peak", bytes], reuse: ["reused", (value) => percent(value)],
 });
 
-function bestMarks(runs, column = "val_accuracy") {
+function bestMarks(runs, column) {
   return runs.flatMap((run) => run.curves.flatMap((columns, repeat) => {
     const i = (columns.epoch || []).indexOf(run.summary.best_epochs[repeat]);
     const [x, y] = [columns[state.x]?.[i], columns[column]?.[i]];
@@ -73,9 +73,10 @@ function bestMarks(runs, column = "val_accuracy") {
   }));
 }
 
-function bestLevels(runs) {
-  const values = new Set(runs.map((run) => run.summary.best_accuracy).filter(known));
-  return [...values].map((y) => ({ y, text: `best possible ${percent(y)}` }));
+function bestLevels(runs, measure) {
+  const possible = (run) => run.summary.measures.find((other) => other.name === measure.name)?.possible;
+  const format = measureFormat(measure.format);
+  return [...new Set(runs.map(possible).filter(known))].map((y) => ({ y, text: `best possible ${format(y)}` }));
 }
 
 function timeRows(runs) {

@@ -11,6 +11,11 @@ window.onerror = (message) => {
 
 const report = JSON.parse(document.getElementById("data").textContent);
 report.runs.forEach((run, index) => { run.index = index; });
+// The measures of all runs, each as the first run that has it describes it.
+report.measures = [];
+report.runs.flatMap((run) => run.summary.measures).forEach((measure) => {
+  if (!report.measures.some((other) => other.name === measure.name)) report.measures.push(measure);
+});
 
 const state = { shown: new Set(), x: "epoch", log: false, paper: false };
 

@@ -16,6 +16,22 @@ function dataTable(table) {
   return { details, build };
 }
 
+// Columns of one measure: those of the splits that any run has a value of, and the best that a dataset allows.
+function measureColumns(measure) {
+  const format = measureFormat(measure.format);
+  const of = (run) => run.summary.measures.find((other) => other.name === measure.name);
+  const sign = measure.better === "lower" ? -1 : 1;
+  const columns = [["val", "Validation"], ["test", "Test"]].map(([split, words]) => ({
+    name: `${words} ${measure.name}`, number: true, has: (run) => known(of(run)?.[split]),
+    best: (run) => (known(of(run)?.[split]) ? sign * of(run)[split].mean : null), cell: (run) => [spread(of(run)?.[split], format)],
+  }));
+  columns.push({
+    name: `Best possible ${measure.name}`, number: true, has: (run) => known(of(run)?.possible),
+    cell: (run) => [format(of(run)?.possible)],
+  });
+  return columns.filter((column) => report.runs.some(column.has));
+}
+
 const summaryColumns = [
   { name: "Run", cell: (run) => [swatch(run), html("strong", {}, run.name), small(run.path)] },
   { name: "Dataset", cell: (run) => [run.dataset.spec || nothing, oneDataset() ? null : small(graphSize(run.dataset))] },
@@ -23,15 +39,7 @@ const summaryColumns = [
   { name: "Parameters", number: true, cell: (run) => [count(run.summary.parameters)] },
   { name: "Epochs", number: true, cell: (run) => [each(run.summary.epochs), small(repeatCount(run))] },
   { name: "Best epoch", number: true, cell: (run) => [each(run.summary.best_epochs)] },
-  ...(report.runs.every(isLink) ? [] : [
-    { name: "Validation", number: true, best: (run) => run.summary.val?.mean, cell: (run) => [spread(run.summary.val)] },
-    { name: "Test", number: true, best: (run) => run.summary.test?.mean, cell: (run) => [spread(run.summary.test)] },
-    { name: "Best possible", number: true, cell: (run) => [percent(run.summary.best_accuracy, 2)] },
-  ]),
-  ...(report.runs.some(isLink) ? [
-    { name: "Validation MRR", number: true, cell: (run) => [plain(run.summary.val_mrr)] },
-    { name: "Test MRR", number: true, cell: (run) => [plain(run.summary.ranks[0]?.mrr), small(run.summary.ranks[0]?.name)] },
-  ] : []),
+  ...report.measures.flatMap(measureColumns),
   {
     name: "Median epoch", number: true, best: (run) => negated(run.summary.median_epoch),
     cell: (run) => [duration(run.summary.median_epoch)],
@@ -75,7 +83,7 @@ function small(text) {
 }
 
 function graphSize(dataset, nouns = ["nodes", "edges"]) {
-  return nouns.filter((noun) => known(dataset[noun])).map((noun) => `${count(dataset[noun])} ${noun}`).join(", ");
+  return nouns.filter((noun) => dataset[noun]).map((noun) => `${count(dataset[noun])} ${noun}`).join(", ");
 }
 
 function repeatCount(run) {

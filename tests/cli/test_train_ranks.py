@@ -1,0 +1,61 @@
+"""`headrace train` under torchrun: rank 0 speaks for all."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from headrace.train import Run
+
+DATASET = "generate:community?nodes=600&edges=9000&classes=3&features=8&seed=2&splits=0.4,0.2,0.4"
+QUICK = ["--fanout", "4,4", "--hidden", "8", "--epochs", "2", "--batch-size", "60", "--threads", "1"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def on_two_ranks(*arguments) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*TORCHRUN, "-m", "headrace", "train", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def refused(*arguments) -> str:
+    """The one line that says why; torchrun says a good deal more."""
+    done = on_two_ranks(*arguments)
+    assert done.returncode != 0
+    assert "exitcode  : 2 " in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("headrace: ")]
+    assert len(said) == 1, done.stderr
+    assert done.stdout == ""
+    return said[0]
+
+
+def test_links_are_refused_once(tmp_path):
+    message = "headrace: train link works on one rank, and there are 2: start it without torchrun"
+    assert refused("link", DATASET, "--dim", 8, "--out", tmp_path / "run") == message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([DATASET, "--epochs", "0"], "epochs must be at least 1, not 0"),
+        (["no/such/place"], "there is no dataset at no/such/place"),
+        ([DATASET, "--out", "{}/nothing", "--resume"], "is no run: it has no options.json"),
+    ],
+)
+def test_what_cannot_be_is_refused_once(tmp_path, arguments, message):
+    assert message in refused("node", *(argument.format(tmp_path) for argument in arguments))
+
+
+def test_rank_0_prints_and_the_run_goes_on_with_its_own_options(tmp_path):
+    done = on_two_ranks("node", DATASET, *QUICK, "--seed", 3, "--out", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)  # one object, not two
+    assert result["options"]["accumulate"] == 2
+    assert done.stderr.count("finished after") == 1
+    assert len(Run(tmp_path / "run").metrics("epoch")) == 2
+    again = on_two_ranks("node", DATASET, "--out", tmp_path / "run", "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == result
