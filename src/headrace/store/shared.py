@@ -162,6 +162,7 @@ class SharedRows(ArrayStore):
         names = together(ranks, build, consequence="rows cannot be shared")
         together(ranks, open_, consequence="rows cannot be shared")
         shared[0].unlink()
+        ranks.barrier()
         return shared[0]
 
     def unlink(self) -> None:

@@ -15,8 +15,8 @@ import torch
 import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
-from headrace.ranks import Exchange, Ranks, device_of, guarded, join
-from headrace.train.loop import Trainer
+from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
+from headrace.train.loop import Stopped, Trainer
 from headrace.train.measure import Measure
 from headrace.train.options import LoopOptions, as_plain
 from headrace.train.recipe import Recipe
@@ -72,67 +72,82 @@ def fit(
         raise ValueError("resume goes on with the run at out: say which")
     if options.tensorboard:
         summary_writer()  # raises if it is not installed
+    stopped: Stopped | None = None
     with torch_threads(options.threads), join(options.device) as ranks, guarded(ranks):
         options = replace(options, device=str(device_of(ranks, options.device)))
-        path = Path(out) if out is not None else None
-        mine = path if ranks.rank == 0 else None
-        begun = ranks.broadcast(Run(mine).header["options"] if resume and mine is not None else None)
+        path = None if out is None else Path(out)
+        begun = ranks.broadcast(Run(path).header["options"] if resume and path is not None and ranks.rank == 0 else None)
         options, accumulate = _accumulated(options, begun, ranks)
-        described = header or partial(_described, task)
         known = free if isinstance(free, Set) else free(begun or {})
-        if options.repeats > 1 and mine is not None:
-            open_run(mine, described(options, None), resume, free=known)
+        fitting = _Fitting(make, header or partial(_described, task), watcher, known, folder_first, ranks, accumulate)
+        try:
+            ends, recipe = fitting.repeat(options, path, resume)
+        except Stopped as error:  # on all ranks, after the same step
+            stopped = error
+    if stopped is not None:
+        raise stopped
+    return ends, recipe
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """What the repeats have in common."""
+
+    make: Make
+    header: Header
+    watcher: Watcher | None
+    free: Set[str]
+    folder_first: bool
+    ranks: Ranks
+    accumulate: int
+
+    def repeat(self, options: LoopOptions, path: Path | None, resume: bool) -> tuple[list[dict[str, Any]], Recipe]:
+        writes = path is not None and self.ranks.rank == 0
+        if options.repeats > 1 and writes:
+            assert path is not None
+            open_run(path, self.header(options, None), resume, free=self.free)
         ends = []
         recipe: Recipe | None = None
         for number in range(options.repeats):
             once = replace(options, seed=options.seed + number, repeats=1)
-            place = None if path is None else path if options.repeats == 1 else path / f"repeat-{number}"
-            goes_on = resume and (options.repeats == 1 or ranks.broadcast(place is not None and (place / "options.json").exists()))
+            place = path if path is None or options.repeats == 1 else path / f"repeat-{number}"
+            begun = self.ranks.broadcast(place is not None and (place / "options.json").exists())
             with ExitStack() as opened:
                 recipe = None  # its memory serves the next
-                end, recipe = _once(make, once, described, place, goes_on, watcher, known, folder_first, ranks, accumulate, opened)
+                end, recipe = self.once(once, place, resume and (begun or options.repeats == 1), opened)
             ends.append(end)
         assert recipe is not None
-        if mine is not None:
-            Run(mine).save_result(_summary(recipe.measures, ends))
-    return ends, recipe
+        if writes:
+            assert path is not None
+            Run(path).save_result(_summary(recipe.measures, ends))
+        return ends, recipe
 
-
-def _once(
-    make: Make,
-    options: LoopOptions,
-    header: Header,
-    place: Path | None,
-    resume: bool,
-    watcher: Watcher | None,
-    free: Set[str],
-    folder_first: bool,
-    ranks: Ranks,
-    accumulate: int,
-    opened: ExitStack,
-) -> tuple[dict[str, Any], Recipe]:
-    torch.manual_seed(options.seed)
-    first = ranks.rank == 0
-    run: Run | None = None
-    if folder_first and place is not None and first:
-        run = open_run(place, header(options, None), resume, free=free)
-    watchers = Watchers([watcher] if watcher is not None and first else [])
-    trace = Trace() if place is not None and first else None
-    recipe = make(Setup(options, place, trace, ranks, accumulate, watchers, opened))
-    said = {**header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
-    if run is None and place is not None and first:
-        run = open_run(place, said, resume, free=free)
-    elif run is not None:
-        run.describe(measures=said["measures"])
-    if options.tensorboard and run is not None:
-        board = TensorBoard(run.path / "tensorboard", options.log_every, recipe.measures)
-        watchers.watchers.append(opened.enter_context(closing(board)))
-    exchange = Exchange(ranks, device=torch.device(options.device)) if ranks.size > 1 else None
-    trainer = Trainer(recipe, options, run, watchers, trace, ranks=ranks, exchange=exchange, accumulate=accumulate)
-    if resume:
-        trainer.restore()
-    end = trainer.fit({**said, **({} if run is None else run.header)})
-    return end, recipe
+    def once(self, options: LoopOptions, place: Path | None, resume: bool, opened: ExitStack) -> tuple[dict[str, Any], Recipe]:
+        torch.manual_seed(options.seed)
+        ranks = self.ranks
+        mine = place if ranks.rank == 0 else None
+        run: Run | None = None
+        if self.folder_first and mine is not None:
+            run = open_run(mine, self.header(options, None), resume, free=self.free)
+        watchers = Watchers([self.watcher] if self.watcher is not None and ranks.rank == 0 else [])
+        trace = None if mine is None else Trace()
+        recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened))
+        header = {**self.header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
+        if run is not None:
+            run.describe(measures=header["measures"])
+        elif mine is not None:
+            run = open_run(mine, header, resume, free=self.free)
+        if options.tensorboard and run is not None:
+            board = TensorBoard(run.path / "tensorboard", options.log_every, recipe.measures)
+            watchers.watchers.append(opened.enter_context(closing(board)))
+        exchange: Exchange | None = None
+        if isinstance(ranks, GroupRanks) and ranks.size > 1:
+            exchange = Exchange(ranks, device=torch.device(options.device))
+            opened.callback(exchange.close)
+        trainer = Trainer(recipe, options, run, watchers, trace, ranks=ranks, exchange=exchange, accumulate=self.accumulate)
+        if resume:
+            trainer.restore()
+        return trainer.fit({**header, **({} if run is None else run.header)}), recipe
 
 
 def _accumulated(options: LoopOptions, begun: dict[str, Any] | None, ranks: Ranks) -> tuple[LoopOptions, int]:

@@ -50,6 +50,10 @@ _TELL_SECONDS = 0.25  # from one look at the stages to the next
 _STOP, _SAVE = 1, 2  # what a rank may ask for after a step
 
 
+class Stopped(KeyboardInterrupt):
+    """All ranks have stopped after the same step, and a checkpoint is written."""
+
+
 class _StopError(Exception):
     """Somebody asked to stop, in a place where the state is whole."""
 
@@ -100,12 +104,13 @@ class Trainer:
                 while state.epoch < epochs and not state.stopped:
                     self._epoch(interrupt)
                 end = self._finish(interrupt)
-                if interrupt.asked:  # after the last look: the run is done, but what follows it is not wanted
-                    raise KeyboardInterrupt
+                if any(self.ranks.all_gather(interrupt.asked)):  # after the last look: what follows this run is not wanted
+                    raise Stopped
                 return end
             except _StopError:
                 self.save()
-                raise KeyboardInterrupt from None
+                self.ranks.barrier()  # none ends before the checkpoint is written
+                raise Stopped from None
             finally:
                 self._close_run()
 
@@ -131,7 +136,8 @@ class Trainer:
             state.sums = {"loss": 0.0, "measures": {}, "seeds": 0, "nodes": [], "edges": [], "bytes": 0, "seconds": 0.0, "time": {}}
         self.clock.seconds = dict(state.sums["time"])
         count = self.recipe.num_batches(state.epoch)
-        while state.batch < count:  # more than once where batches in flight had to land
+        self._batches(count, interrupt)
+        while state.batch < count:  # batches in flight had to land
             self._batches(count, interrupt)
         self._end_epoch(interrupt)
 
@@ -260,7 +266,7 @@ class Trainer:
         if self.run is not None and step % self.options.log_every == 0:
             line = asdict(event)
             line.pop("bytes")
-            self.run.log("step", **line.pop("measures"), **line)
+            self.run.log("step", **{**line.pop("measures"), **line})
         self.watcher.step(event, self.clock.seconds)
         if perf_counter() - self._told >= _TELL_SECONDS:
             self._told = perf_counter()

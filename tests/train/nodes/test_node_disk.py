@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import torch
 
 import headrace as hr
 from headrace.graph.io import ArrayFile
+from headrace.ranks import Alone
 from headrace.store import heap
-from headrace.train import NodeOptions, Run, node
+from headrace.train import NodeOptions, Run, Setup, Watcher, node
 from headrace.train.nodes.node import make_model
 from headrace.train.nodes.resident import training_first
 from headrace.train.nodes.stored import stored_data
@@ -54,9 +56,10 @@ RESIDENT = {"storage": "resident", "memory": "250KiB", "partitions": 40}
 
 
 def lines_of(place) -> tuple[list[dict], list[float | None]]:
-    """What a run logged, without times and reads; and its validation losses, of which pieces may round the last bit."""
-    lines = [{k: v for k, v in line.items() if k != "disk"} for line in lasting(Run(place).metrics())]
-    return lines, [line.pop("val_loss") for line in lines if "val_loss" in line]
+    """What a run logged, without times and reads; and its losses after training, of which pieces may round the last bit."""
+    lines = [{k: v for k, v in line.items() if k not in ("disk", "bytes")} for line in lasting(Run(place).metrics())]
+    names = [f"{split}_loss" for split in ("train", "val", "test")]
+    return lines, [line.pop(name) for line in lines for name in names if name in line]
 
 
 def assert_same(found, wanted, *, exact: bool = False) -> None:
@@ -65,6 +68,10 @@ def assert_same(found, wanted, *, exact: bool = False) -> None:
     (lines, losses), (wanted_lines, wanted_losses) = lines_of(found), lines_of(wanted)
     assert lines == wanted_lines
     assert losses == (wanted_losses if exact else [w if w is None else pytest.approx(w, rel=1e-5) for w in wanted_losses])
+
+
+def alone(options) -> Setup:
+    return Setup(options, None, None, Alone(), 1, Watcher(), ExitStack())
 
 
 def disk_of(place) -> list[dict]:
@@ -190,7 +197,7 @@ def test_with_every_partition_resident_it_is_the_run_on_the_reordered_graph(stor
 def test_batches_of_a_resident_run_have_resident_nodes_and_their_features(stored):
     made = options(**{**RESIDENT, "memory": "300KiB"}, validate="sampled", dropout=0.0)
     kept = stored_data(stored, made, None)
-    recipe = kept.recipe(make_model(stored, made), made, None, folder=None)
+    recipe = kept.recipe(make_model(stored, made), alone(made))
     rows = kept.features.gather(torch.arange(4000))
     for epoch in range(3):
         count = 0
@@ -206,23 +213,23 @@ def test_batches_of_a_resident_run_have_resident_nodes_and_their_features(stored
             for u, v in zip(ids[edges[0]].tolist()[:50], ids[edges[1]].tolist()[:50], strict=True):
                 assert u in kept.data.graph.neighbors(v)
             count += 1
-        assert count == recipe.num_batches
+        assert count == recipe.num_batches(epoch)
         if epoch == 1:
-            assert recipe.validate(lambda done, total: None).accuracy > 0.2  # sampled, over the whole graph
+            assert recipe.validate(lambda done, total: None)["accuracy"] > 0.2  # sampled, over the whole graph
 
 
 @pytest.mark.parametrize("storage", [DISK, RESIDENT], ids=["disk", "resident"])
 def test_a_validation_has_the_memory_to_itself(stored, storage):
     made = options(**storage)
     kept = stored_data(stored, made, None)
-    recipe = kept.recipe(make_model(stored, made), made, None, folder=None)
+    recipe = kept.recipe(make_model(stored, made), alone(made))
     held = []
 
     def look(done, total):
         held.append((recipe.cache, recipe.resident if storage is RESIDENT else None, heap._frugal))
 
     for epoch in range(2):
-        assert sum(1 for _ in recipe.batches(epoch, 0)) == recipe.num_batches
+        assert sum(1 for _ in recipe.batches(epoch, 0)) == recipe.num_batches(epoch)
         recipe.validate(look)
     assert set(held) == {(None, None, 1)}
 

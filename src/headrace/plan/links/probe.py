@@ -56,7 +56,7 @@ class _LastEpoch(Watcher):
     seconds = 0.0
 
     def epoch(self, facts: dict[str, Any]) -> None:
-        self.seconds = facts["epoch_seconds"]
+        self.seconds = facts["train_seconds"]
 
 
 def disk_rate(folder: Path, *, size: int = _FILE, times: int = _TIMES) -> float:

@@ -31,8 +31,8 @@ def rows_for(
     ranks: processes that build it together, each for its GPU. If all rows fit on every GPU, each has a copy. Otherwise hot rows
         are spread over GPUs that read each other's memory, or copied to each where none do, and a machine keeps the rest once.
     """
-    gpus = [device_uuid(device)] if ranks is None else ranks.all_gather(device_uuid(device))
-    room = torch.cuda.mem_get_info(device)[0] // (2 * gpus.count(device_uuid(device)))  # ranks may have one GPU together
+    sharing = 1 if ranks is None else ranks.all_gather(device_uuid(device)).count(device_uuid(device))  # ranks of this GPU
+    room = torch.cuda.mem_get_info(device)[0] // (2 * sharing)
     fits = cache is None and rows.nbytes <= room
     if fits if ranks is None else all(ranks.all_gather(fits)):
         return ArrayStore(rows.to(device))

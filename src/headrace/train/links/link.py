@@ -135,9 +135,7 @@ def link(
         encoder=None if flow.encoder is None else flow.encoder.model.eval(),
         encoded=encoded if isinstance(encoded, TrainedArray) else None,
         plan=None if last is None or "plan" not in last.header else beside_measured(last.header["plan"], last.metrics("epoch")),
-        repeats=None
-        if options.repeats == 1
-        else {n: spread([e[n] for e in ends if e[n] is not None]) for n in ("val_mrr", "test_mrr")},
+        repeats=None if options.repeats == 1 else {name: _spread_of(ends, name) for name in ("val_mrr", "test_mrr")},
     )
     if run is not None:
         run.save_result(result.summary())
