@@ -48,7 +48,8 @@ class Beats:
 
     def start(self) -> None:
         """Start the thread, once all ranks have written their first beat."""
-        threading.Thread(target=self._serve, name="headrace.Beats", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="headrace.Beats", daemon=True)
+        self._thread.start()
 
     def say(self, state: State, reason: str = "", *, wait: float) -> None:
         """Change what this rank says of itself; wait at most so many seconds until the store has it."""
@@ -70,9 +71,11 @@ class Beats:
             self._wake.set()  # read as often as it takes
             sleep(self.interval / 10)
 
-    def close(self) -> None:
+    def close(self, *, wait: float) -> None:
+        """End the thread, and wait at most so many seconds for it: one that is in the store when the interpreter ends aborts it."""
         self._closed.set()
         self._wake.set()
+        self._thread.join(wait)
 
     def _serve(self) -> None:
         while not self._closed.is_set():

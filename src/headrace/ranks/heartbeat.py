@@ -59,7 +59,8 @@ class Heartbeat:
         self._lively = list(range(ranks.size))  # those that can hear this one
         ranks.barrier()  # all keys exist now
         self._beats.start()
-        threading.Thread(target=self._watch, name="headrace.Heartbeat", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="headrace.Heartbeat", daemon=True)
+        self._thread.start()
 
     def on_end(self, cleanup: Callable[[], object]) -> None:
         """Call `cleanup` before another rank's failure ends this process. It must not need the other ranks."""
@@ -86,7 +87,8 @@ class Heartbeat:
         self._beats.say("left", wait=self.interval)
         self._beats.wait_until_heard(2 * self.interval, by=self._lively)
         self._closed.set()
-        self._beats.close()
+        self._beats.close(wait=self.patience)
+        self._thread.join(self.patience)
 
     def _watch(self) -> None:
         """Judge what was read, until there is a verdict. This thread touches no network, so nothing blocks it."""
