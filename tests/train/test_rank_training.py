@@ -3,6 +3,7 @@
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.train import Run, Trainer, Watcher, node
 from headrace.train.nodes.node import make_model
 from headrace.train.nodes.recipe import NodeRecipe
 from rank_jobs import Job
+from rank_threads import ThreadExchange, on_every_rank
 from training_cases import MODELS, assert_same_weights, lasting
 
 SCRIPT = Path(rank_training.__file__)
@@ -112,6 +114,25 @@ def test_a_step_of_several_batches_is_the_gradient_of_all_their_seeds():
     torch.nn.functional.cross_entropy(rows, labels.long(), weight=recipe.weight).backward()
     for name, parameter in model.named_parameters():
         assert torch.allclose(gradients[name], parameter.grad, rtol=1e-5, atol=1e-7), name
+
+
+def test_the_bytes_of_a_step_are_those_of_the_formula():
+    graph, options = rank_training.data(), replace(rank_training.options("gin"), epochs=1, dropout=0.0, validate="none")
+
+    def work(ranks):
+        torch.manual_seed(0)
+        model, exchange = make_model(graph, options), ThreadExchange(ranks)
+        recipe = NodeRecipe(graph, model, options, ranks=ranks, accumulate=4)
+        trainer = Trainer(recipe, options, None, Watcher(), ranks=ranks, exchange=exchange, accumulate=4)
+        trainer.epoch()
+        steps = [4] * (recipe.num_batches(0) // 4) + [rest for rest in [recipe.num_batches(0) % 4] if rest]
+        counted = sum(traffic.sent for traffic in exchange.traffic.values())
+        return counted, sum(trainer.accumulator.bytes_sent(count) for count in steps), steps
+
+    for result in on_every_rank(3, work):
+        counted, formula, steps = result
+        assert (counted, steps) == (formula, [4, 4, 4, 4, 2])
+        assert counted > 0
 
 
 def test_learning_rate_and_log_count_batches(tmp_path):

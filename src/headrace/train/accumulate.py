@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.ranks import Exchange, Ranks, sum_gradients
+from headrace.ranks import Exchange, Ranks, gradient_bytes, sum_gradients
 from headrace.train.clock import Clock
 from headrace.train.recipe import Recipe, Step
 from headrace.train.statistics import RunningStatistics
@@ -81,6 +81,18 @@ class Accumulator:
                 self.update()
         return wide
 
+    def bytes_sent(self, count: int) -> int:
+        """Bytes that this rank sends in a step of `count` batches: the slices of gradients, and a report of each batch."""
+        size, rank = self.ranks.size, self.ranks.rank
+        gradients = gradient_bytes(self._size, self._dtype.itemsize, count, size, rank)
+        reports = 8 * (size - 1) * -(-count // size) * (1 + self._width)
+        return reports + sum(traffic.sent for traffic in gradients.values())
+
+    @property
+    def _width(self) -> int:
+        """Numbers of a report: loss, seeds, weight, bytes, measures, nodes and edges by hop, running statistics."""
+        return 4 + len(self._names) + 2 * (_HOPS + 1) + self.statistics.width
+
     def _like(self) -> Tensor:
         return torch.empty(self._size, dtype=self._dtype, device=self.update.parameters[0].device)
 
@@ -123,7 +135,7 @@ class Accumulator:
         if self.exchange is None:
             return ask, torch.stack(reports)
         each = -(-count // self.ranks.size)
-        width = 4 + len(self._names) + 2 * (_HOPS + 1) + self.statistics.width
+        width = self._width
         mine = torch.zeros(each, 1 + width, dtype=torch.float64)
         mine[:, 0] = ask
         for number, report in enumerate(reports):

@@ -83,7 +83,7 @@ class Trainer:
         self.accumulate = accumulate
         recipe.update = recipe.make_update(options)
         several = accumulate > 1 or self.ranks.size > 1
-        self._accumulator = Accumulator(recipe, self.ranks, exchange) if several else None
+        self.accumulator = Accumulator(recipe, self.ranks, exchange) if several else None
         self.state = State()
         self.best_state: dict[str, Any] | None = None
         self.clock = Clock(trace)
@@ -148,7 +148,7 @@ class Trainer:
         try:
             while state.batch < count:
                 ask = self._ask(interrupt)
-                if self._accumulator is None:
+                if self.accumulator is None:
                     with self.clock("wait", state.batch):
                         batch = next(batches, _END)
                     if batch is _END:  # all that was in flight has landed
@@ -157,7 +157,7 @@ class Trainer:
                     del batch  # its buffers serve the next one
                     asked |= self._ask(interrupt)
                 else:
-                    asked |= self._wide_step(self._accumulator, batches, count, ask)
+                    asked |= self._wide_step(self.accumulator, batches, count, ask)
                 self._remember_time(begin)
                 begin = perf_counter()
                 if asked and not self.recipe.land():
