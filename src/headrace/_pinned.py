@@ -68,8 +68,8 @@ def _locks(memory: Tensor) -> weakref.WeakValueDictionary[int, _Lock]:
     storage: Any = memory.untyped_storage()
     if not hasattr(storage, "_headrace_locks"):
         storage._headrace_locks = weakref.WeakValueDictionary()
-    found: weakref.WeakValueDictionary[int, _Lock] = storage._headrace_locks
-    return found
+    locks: weakref.WeakValueDictionary[int, _Lock] = storage._headrace_locks
+    return locks
 
 
 def _let_go(lock: _Lock) -> None:

@@ -61,12 +61,12 @@ class Beam:
 
     def ranked(self, most: int, weight: float, noise: float) -> np.ndarray:  # [w, p, p]
         """The score of every swap (leaves, enters); -inf where there is none, or more than `most` pairs are missing after it."""
-        here = self.missing & self.inside[:, :, None]  # resident i and any e
+        met_now = self.missing & self.inside[:, :, None]  # resident i and any e
         lacks = self.missing.sum(2, dtype=np.float32)
-        gain = here.sum(1, dtype=np.float32)[:, None, :] - here
+        gain = met_now.sum(1, dtype=np.float32)[:, None, :] - met_now
         after = lacks.sum(1)[:, None, None] / 2 - gain
         # Of the squares of what partitions lack, e has gain fewer, and each that it meets one fewer.
-        met = np.matmul(lacks[:, None, :], here.astype(np.float32)) - here * lacks[:, :, None]
+        met = np.matmul(lacks[:, None, :], met_now.astype(np.float32)) - met_now * lacks[:, :, None]
         squares = (lacks**2).sum(1)[:, None, None] + gain * (gain - 2 * lacks[:, None, :]) - 2 * met + gain
         score: np.ndarray = weight * squares / np.maximum(2 * after, 1) - after
         score += noise * self.rng.random(score.shape, dtype=np.float32)
@@ -100,8 +100,8 @@ def search(
         if not count:
             return None
         top = np.argpartition(-flat, count - 1)[:count]
-        found = np.unravel_index(top[np.argsort(-flat[top], kind="stable")], score.shape)
-        beam.swap(found[0], found[1], found[2], width)
+        best = np.unravel_index(top[np.argsort(-flat[top], kind="stable")], score.shape)
+        beam.swap(best[0], best[1], best[2], width)
         done = np.flatnonzero(~beam.missing.any((1, 2)))
         if len(done):
             return beam.swaps_of(int(done[0]))
@@ -150,16 +150,16 @@ def main() -> None:
     asked.add_argument("--seed", type=int, default=0, help="the first; each beam has the next")
     asked.add_argument("--width", type=int, default=300, help="of beams")
     asked.add_argument("--table", type=Path, default=_TABLE, help="where to keep what is found")
-    given = asked.parse_args()
-    p, c = given.partitions, given.capacity
-    found = improve(p, c, seconds=given.seconds, seed=given.seed, width=given.width)
-    if found is not None:
-        table = json.loads(given.table.read_text()) if given.table.exists() else {}
-        if len(found) < len(table.get(f"{p},{c}", range(beta_swaps(p, c)))):
-            table[f"{p},{c}"] = found
-            lines = (f'"{size}": {json.dumps(swaps, separators=(",", ":"))}' for size, swaps in sorted(table.items(), key=_size))
-            given.table.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    fewest = len(found) if found is not None else best_swaps(p, c)
+    arguments = asked.parse_args()
+    p, c = arguments.partitions, arguments.capacity
+    swaps = improve(p, c, seconds=arguments.seconds, seed=arguments.seed, width=arguments.width)
+    if swaps is not None:
+        table = json.loads(arguments.table.read_text()) if arguments.table.exists() else {}
+        if len(swaps) < len(table.get(f"{p},{c}", range(beta_swaps(p, c)))):
+            table[f"{p},{c}"] = swaps
+            lines = (f'"{size}": {json.dumps(kept, separators=(",", ":"))}' for size, kept in sorted(table.items(), key=_size))
+            arguments.table.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    fewest = len(swaps) if swaps is not None else best_swaps(p, c)
     print(f"p={p} c={c}: {fewest} loads; BETA {beta_swaps(p, c)}, at least {fewest_swaps(p, c)}")
 
 

@@ -208,8 +208,8 @@ def replay(order: Order) -> int:
 def searched(partitions: int, capacity: int) -> list[Swap] | None:
     """The swaps that a search found, if it found any."""
     _check(partitions, capacity)
-    found = json.loads(files("headrace.pipeline").joinpath("orders.json").read_text())
-    swaps = found.get(f"{partitions},{capacity}")
+    table = json.loads(files("headrace.pipeline").joinpath("orders.json").read_text())
+    swaps = table.get(f"{partitions},{capacity}")
     return None if swaps is None else [(a, b) for a, b in swaps]
 
 

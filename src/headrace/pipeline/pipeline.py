@@ -120,9 +120,9 @@ class Pipeline:
                 raise first.item.error
             item = first.item
             del first, launched  # not kept alive while the next one is awaited
-            given = perf_counter()
+            handed_over = perf_counter()
             yield item
-            self.times[-1].busy += perf_counter() - given
+            self.times[-1].busy += perf_counter() - handed_over
             self.times[-1].items += 1
             del item
 
@@ -156,9 +156,9 @@ class Pipeline:
                     return
                 if isinstance(item, _Failure):
                     raise item.error
-                given = perf_counter()
+                handed_over = perf_counter()
                 yield item
-                self.times[-1].busy += perf_counter() - given
+                self.times[-1].busy += perf_counter() - handed_over
                 self.times[-1].items += 1
                 del item  # not kept alive while the next one is awaited
         finally:

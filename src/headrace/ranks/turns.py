@@ -93,11 +93,11 @@ class Turns:
             for tensor in reads:
                 if tensor is not None and tensor.is_cuda:
                     tensor.record_stream(stream)
-            given = work
+            submitted = work
 
             def work() -> T:
                 stream.wait_event(ready)
-                return given()
+                return submitted()
 
         pending = Pending(work, self)
         with self._lock:

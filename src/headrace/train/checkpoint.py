@@ -44,9 +44,9 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
             if (part := archive.testzip()) is not None:
                 raise ValueError(f"the checksum of {part} is wrong")
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu", mmap=mapped)
-        found = state.pop("format")
+        version = state.pop("format")
     except Exception as error:  # torch has no one error for a file it cannot read
         raise CheckpointError(f"{path} is damaged or no checkpoint: {error}") from None
-    if found != FORMAT:
-        raise CheckpointError(f"{path} has format {found}; this version of Headrace reads format {FORMAT}")
+    if version != FORMAT:
+        raise CheckpointError(f"{path} has format {version}; this version of Headrace reads format {FORMAT}")
     return state

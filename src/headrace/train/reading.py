@@ -17,11 +17,11 @@ class Reading:
 
     def __init__(self, *numbers: Tensor | float) -> None:
         self._ended: torch.cuda.Event | None = None
-        there = [n.detach() for n in numbers if isinstance(n, Tensor) and n.is_cuda]
-        if not there:
+        on_gpu = [n.detach() for n in numbers if isinstance(n, Tensor) and n.is_cuda]
+        if not on_gpu:
             self._values = [float(n.detach() if isinstance(n, Tensor) else n) for n in numbers]
             return
-        device = there[0].device
+        device = on_gpu[0].device
         on_device = torch.stack([torch.as_tensor(n, dtype=torch.float64, device=device).detach().reshape(()) for n in numbers])
         self._host = torch.empty(len(numbers), dtype=torch.float64, pin_memory=True)
         self._host.copy_(on_device, non_blocking=True)

@@ -49,11 +49,11 @@ class Run:
             raise FileNotFoundError(f"{self.path} is no run: it has no options.json")
         try:
             header: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            found = header["format"]
+            version = header["format"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} is damaged: {error}") from None
-        if found != FORMAT:
-            raise ValueError(f"{self.path} has format {found}; this version of Headrace reads format {FORMAT}")
+        if version != FORMAT:
+            raise ValueError(f"{self.path} has format {version}; this version of Headrace reads format {FORMAT}")
         return header
 
     def describe(self, **facts: Any) -> None:

@@ -1,7 +1,4 @@
-"""Data-parallel steps: two ranks with one thread each beside one rank with two threads, on the same batches of the same machine.
-
-Run as `python -m headrace.bench.nodes.ranks FOLDER THREADS`, this file is one rank.
-"""
+"""Data-parallel steps: two ranks with one thread each beside one rank with two threads, on the same batches of the same machine."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +23,7 @@ from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
 
+_RANK = "import sys, pathlib; from headrace.bench.nodes.ranks import rank; rank(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
 _BATCHES_OF_A_STEP = 2
 _WAIT = 900  # seconds for all ranks of a job
 
@@ -61,7 +58,7 @@ def _job(folder: Path, *, ranks: int, threads: int) -> dict[str, float]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "headrace.bench.nodes.ranks", str(folder), str(threads)]
+    command = [sys.executable, "-c", _RANK, str(folder), str(threads)]
     jobs = [
         subprocess.Popen(command, env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)
     ]
@@ -76,8 +73,8 @@ def _job(folder: Path, *, ranks: int, threads: int) -> dict[str, float]:
     return measured
 
 
-def measured(folder: Path, threads: int) -> dict[str, Any]:
-    """Train on one rank; the median epoch, the first of which warms up, by step."""
+def rank(folder: Path, threads: int) -> None:
+    """Train as one rank of a job; rank 0 writes its median epoch by step, after one that warms up."""
     data, seen = open_dataset(folder / "data"), Epochs()
     options = NodeOptions(
         fanout=FANOUTS,
@@ -107,8 +104,3 @@ def measured(folder: Path, threads: int) -> dict[str, Any]:
         }
         if ranks.rank == 0:
             (folder / f"{ranks.size}.json").write_text(json.dumps(result))
-    return result
-
-
-if __name__ == "__main__":
-    measured(Path(sys.argv[1]), int(sys.argv[2]))

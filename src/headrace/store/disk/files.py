@@ -192,9 +192,9 @@ class PartitionFiles:
             file = self.file(partition)
             size = file.stat().st_size if file.is_file() else None
             if size != self.layout.file_bytes:
-                found = "is missing" if size is None else f"has {size:,} bytes"
+                state = "is missing" if size is None else f"has {size:,} bytes"
                 raise ValueError(
-                    f"{file} {found}, meta.json says {self.layout.file_bytes:,}: the store is damaged, restore it from a copy"
+                    f"{file} {state}, meta.json says {self.layout.file_bytes:,}: the store is damaged, restore it from a copy"
                 )
         if self.extra_file is not None and not (self.path / self.extra_file).is_file():
             raise ValueError(f"{self.path / self.extra_file} is missing: the store is damaged, restore it from a copy")
@@ -216,8 +216,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is damaged, or not of a partitioned store: {error!r}") from None
     if version != FORMAT:
         raise ValueError(f"{file} has format {version}; this version of Headrace reads format {FORMAT}")
-    found: dict[str, Any] = meta
-    return found
+    described: dict[str, Any] = meta
+    return described
 
 
 def _layout(file: Path, meta: dict[str, Any]) -> Layout:

@@ -101,10 +101,10 @@ class EdgeBatches:
             return self._edges(order.buckets[step])[self._shuffled(seed, epoch, counts[step])]
 
         def resident_of(step: int) -> Tensor:
-            here = sorted(order.states[step])
+            resident = sorted(order.states[step])
             if self._file is not None:
-                self._file.read_ahead(map(self._bucket, product(here, here)))
-            return self._edges(product(here, here))
+                self._file.read_ahead(map(self._bucket, product(resident, resident)))
+            return self._edges(product(resident, resident))
 
         return EpochPlan(size, order, counts, ranges, edges_of, resident_of)
 

@@ -194,9 +194,9 @@ def make_trainer(
 
 def make_decoder(edges: LinkData, options: LinkOptions) -> Decoder:
     """The decoder that the options describe, on their device."""
-    made = decoder_of(edges.num_relations, options)
-    made.reset_parameters(options.init, torch.Generator().manual_seed(options.seed))
-    return made.to(options.device)
+    decoder = decoder_of(edges.num_relations, options)
+    decoder.reset_parameters(options.init, torch.Generator().manual_seed(options.seed))
+    return decoder.to(options.device)
 
 
 def _rows(edges: LinkData, options: LinkOptions, setup: Setup, spare: int) -> TrainedRows:

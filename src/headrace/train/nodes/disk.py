@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
-from headrace.ranks import Ranks
 from headrace.store import BufferPool, Cached, FileRows, Store, returned_memory
 from headrace.train.inference.infer_rows import RowsInference
 from headrace.train.nodes.memory import BatchSize, cache_budget
@@ -61,6 +60,7 @@ class _Coming:
 class DiskRecipe(NodeRecipe):
     """Batches of `data` whose rows are read from `features`; `data.x` is only asked for its shape.
 
+    shared: ranks and accumulate, as `NodeRecipe` takes them.
     folder: near which hidden rows of a validation are written, if they are too large for memory.
     """
 
@@ -73,14 +73,13 @@ class DiskRecipe(NodeRecipe):
         *,
         features: FileRows,
         folder: Path | None = None,
-        ranks: Ranks | None = None,
-        accumulate: int = 1,
+        **shared: Any,
     ) -> None:
         self.features, self.folder, self.trace = features, folder, trace
         self.cache: Cached | None = None
         self.disk: dict[str, Any] = {}  # of the last epoch, for the log
         self._flow: Pipeline | None = None
-        super().__init__(data, model, options, trace, ranks=ranks, accumulate=accumulate)
+        super().__init__(data, model, options, trace, **shared)
         self.batch_size = self._measured()
         self._check_memory()
 

@@ -52,7 +52,7 @@ class NodeRecipe(Recipe):
         assert data.y is not None
         self.ranks, self.accumulate, self.remote = ranks or Alone(), accumulate, remote
         if options.full_batch and self.ranks.size > 1:
-            raise ValueError(f"full_batch is one batch per step, and there are {self.ranks.size} ranks: train it on one")
+            raise ValueError(f"full_batch is one batch per step, and placed are {self.ranks.size} ranks: train it on one")
         self.device = torch.device(options.device)
         self.data, self.model, self.options = data, model.to(self.device), options
         self.labels: Tensor = data.y
@@ -104,21 +104,21 @@ class NodeRecipe(Recipe):
         return Step(loss, len(rows), {"accuracy": count_right(rows.detach(), self.seed_labels)})
 
     def _batch_loss(self, batch: Batch, clock: Clock) -> Step:
-        there = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
-        in_place = there.table is not None and getattr(self.model, "reads_table", False)
+        placed = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
+        in_place = placed.table is not None and getattr(self.model, "reads_table", False)
         if not in_place:
             with clock("gather", batch.index):
-                there.x  # noqa: B018 - gathers the rows
+                placed.x  # noqa: B018 - gathers the rows
         with clock("forward", batch.index):
-            replayed = None if self.captured is None else self.captured(there)
-            loss, right = replayed or self._loss_of(there)
+            replayed = None if self.captured is None else self.captured(placed)
+            loss, right = replayed or self._loss_of(placed)
         sample = batch.sample
         read = sample.num_edges + batch.blocks[-1].num_dst if in_place else sample.nodes.numel()
         return Step(
             loss,
             batch.batch_size,
             {"accuracy": right},
-            None if self.weight is None else loss_weight(there.y, self.weight),  # type: ignore[arg-type]
+            None if self.weight is None else loss_weight(placed.y, self.weight),  # type: ignore[arg-type]
             sample.num_sampled_nodes,
             sample.num_sampled_edges,
             read * self.data.num_features * self.data.x.element_size(),  # type: ignore[union-attr]
@@ -217,7 +217,7 @@ class NodeRecipe(Recipe):
         return Shard(self.ranks.rank, self.ranks.size, tail="empty", accumulate=self.accumulate)
 
     def _placed_rows(self) -> Store | None:
-        """Features where the GPU reads them, if there is one and it samples."""
+        """Features where the GPU reads them, if placed is one and it samples."""
         assert self.data.x is not None
         options = self.options
         if self.device.type == "cpu" or options.full_batch:

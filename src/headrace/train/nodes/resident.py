@@ -60,7 +60,7 @@ class ResidentRecipe(DiskRecipe):
         partitions = -(-data.num_nodes // self.size)
         pinned = int(self.train_nodes.max()) // self.size + 1
         edge_bytes = data.graph.indices.nbytes // partitions  # of its rows, were all of their neighbors resident
-        found = slot_budget(
+        slots = slot_budget(
             options.memory_bytes,
             self.batch_size,
             partitions=partitions,
@@ -69,7 +69,7 @@ class ResidentRecipe(DiskRecipe):
             copies=not getattr(self.model, "reads_table", False) or self.device.type != "cpu",
             ahead=any(not self._validates(epoch) for epoch in range(options.epochs)),
         )
-        return Residence(partitions, pinned, found.resident, found.spare, options.seed)
+        return Residence(partitions, pinned, slots.resident, slots.spare, options.seed)
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         residence = self.residence
