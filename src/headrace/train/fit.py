@@ -40,6 +40,12 @@ class Setup:
     accumulate: int  # batches per step, over all ranks
     watcher: Watcher
     opened: ExitStack  # closed when the run has ended
+    exchange: Exchange | None = None  # between the ranks, where there are several
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What a recipe is told of the ranks."""
+        return {"ranks": self.ranks, "accumulate": self.accumulate, "exchange": self.exchange}
 
 
 Make = Callable[[Setup], Recipe]
@@ -131,7 +137,11 @@ class _Fitting:
             run = open_run(mine, self.header(options, None), resume, free=self.free)
         watchers = Watchers([self.watcher] if self.watcher is not None and ranks.rank == 0 else [])
         trace = None if mine is None else Trace()
-        recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened))
+        exchange: Exchange | None = None
+        if isinstance(ranks, GroupRanks) and ranks.size > 1:
+            exchange = Exchange(ranks, device=torch.device(options.device))
+            opened.callback(exchange.close)
+        recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened, exchange))
         header = {**self.header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
         if run is not None:
             run.describe(measures=header["measures"])
@@ -140,10 +150,6 @@ class _Fitting:
         if options.tensorboard and run is not None:
             board = TensorBoard(run.path / "tensorboard", options.log_every, recipe.measures)
             watchers.watchers.append(opened.enter_context(closing(board)))
-        exchange: Exchange | None = None
-        if isinstance(ranks, GroupRanks) and ranks.size > 1:
-            exchange = Exchange(ranks, device=torch.device(options.device))
-            opened.callback(exchange.close)
         trainer = Trainer(recipe, options, run, watchers, trace, ranks=ranks, exchange=exchange, accumulate=self.accumulate)
         if resume:
             trainer.restore()

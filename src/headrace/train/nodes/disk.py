@@ -60,7 +60,7 @@ class _Coming:
 class DiskRecipe(NodeRecipe):
     """Batches of `data` whose rows are read from `features`; `data.x` is only asked for its shape.
 
-    shared: ranks and accumulate, as `NodeRecipe` takes them.
+    shared: ranks, accumulate and exchange, as `NodeRecipe` takes them.
     folder: near which hidden rows of a validation are written, if they are too large for memory.
     """
 
@@ -163,7 +163,9 @@ class DiskRecipe(NodeRecipe):
             return super()._predict(nodes, progress)
         self._release()
         memory = self.options.memory_bytes
-        infer = RowsInference(self.data.graph, self.features, memory=memory, folder=self.folder, ranks=self.ranks)
+        infer = RowsInference(
+            self.data.graph, self.features, memory=memory, folder=self.folder, ranks=self.ranks, exchange=self.exchange
+        )
         with returned_memory():
             rows = infer(self.model, nodes, progress)
         self.disk["validation_bytes"] = infer.bytes_read

@@ -116,7 +116,7 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, setup: Setup
             remote = Remote(data.x, owners, device=setup.options.device)
             setup.opened.callback(remote.close)
         data = _once_per_machine(data, setup)
-    return NodeRecipe(data, built, setup.options, setup.trace, ranks=setup.ranks, accumulate=setup.accumulate, remote=remote)
+    return NodeRecipe(data, built, setup.options, setup.trace, remote=remote, **setup.shared)
 
 
 def _once_per_machine(data: Dataset, setup: Setup) -> Dataset:

@@ -15,7 +15,7 @@ from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
 from headrace.nn import GNN, Layer
 from headrace.pipeline import Trace
-from headrace.ranks import Alone, Ranks
+from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import Remote, Store, Tiered, hot_order, rows_for
 from headrace.train.clock import Clock
 from headrace.train.inference.infer import infer
@@ -47,10 +47,11 @@ class NodeRecipe(Recipe):
         *,
         ranks: Ranks | None = None,
         accumulate: int = 1,
+        exchange: Exchange | None = None,
         remote: Remote | None = None,
     ) -> None:
         assert data.y is not None
-        self.ranks, self.accumulate, self.remote = ranks or Alone(), accumulate, remote
+        self.ranks, self.accumulate, self.exchange, self.remote = ranks or Alone(), accumulate, exchange, remote
         if options.full_batch and self.ranks.size > 1:
             raise ValueError(f"full_batch is one batch per step, and placed are {self.ranks.size} ranks: train it on one")
         self.device = torch.device(options.device)
@@ -168,7 +169,7 @@ class NodeRecipe(Recipe):
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         """The model's rows of some nodes, as in evaluation."""
         if self.exact and self.whole is None:
-            return infer(self.model, self.data, nodes, progress=progress, ranks=self.ranks)
+            return infer(self.model, self.data, nodes, progress=progress, ranks=self.ranks, exchange=self.exchange)
         self.model.eval()
         with torch.no_grad():
             if self.whole is not None:

@@ -41,8 +41,7 @@ class StoredData:
             setup.trace,
             features=self.features,
             folder=setup.folder,
-            ranks=setup.ranks,
-            accumulate=setup.accumulate,
+            **setup.shared,
         )
 
 
