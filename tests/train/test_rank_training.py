@@ -15,9 +15,10 @@ from headrace.train.nodes.node import make_model
 from headrace.train.nodes.recipe import NodeRecipe
 from rank_jobs import Job
 from rank_threads import ThreadExchange, on_every_rank
-from training_cases import MODELS, assert_same_weights, lasting
+from training_cases import assert_same_weights, lasting
 
 SCRIPT = Path(rank_training.__file__)
+MODELS = ("sage", "gcn", "gin", "gat", "gatv2")
 
 
 @pytest.fixture(scope="module")

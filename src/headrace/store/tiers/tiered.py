@@ -81,6 +81,7 @@ class Tiered(BaseStore):
         self.stride = row_stride(self.row_bytes, self.dtype.itemsize, align) if on_gpu else max(self.row_bytes, 1)
         hot, rest = share_rows(len(self), self.stride, device_cache, host)
         order = None if order is None else in_order(order, len(self))
+        self.placement = placement
         meeting = None
         _check_group(group, placement, shared, self.device)
         if group is not None:

@@ -30,8 +30,8 @@ class DiskLinkRecipe(LinkRecipe):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        assert isinstance(self.flow.rows, Partitioned)
-        self.rows: Partitioned = self.flow.rows
+        assert self.flow.rows.disk is not None
+        self.rows: Partitioned = self.flow.rows.disk
         self._walks = ExitStack()
         self._epoch_use: dict[str, float] = {}  # what the disk did in the epoch so far
         self._earlier_use: dict[str, float] = {}  # and in the epochs before

@@ -116,7 +116,10 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, setup: Setup
             remote = Remote(data.x, owners, device=setup.options.device)
             setup.opened.callback(remote.close)
         data = _once_per_machine(data, setup)
-    return NodeRecipe(data, built, setup.options, setup.trace, remote=remote, **setup.shared)
+    recipe = NodeRecipe(data, built, setup.options, setup.trace, remote=remote, **setup.shared)
+    if setup.ranks.size > 1:
+        setup.watcher.note(f"{setup.ranks.size} ranks, {setup.accumulate} batches per step; features: {recipe.placed}")
+    return recipe
 
 
 def _once_per_machine(data: Dataset, setup: Setup) -> Dataset:

@@ -213,6 +213,16 @@ class NodeRecipe(Recipe):
             shard=self._shard() if shuffle else None,
         )
 
+    @property
+    def placed(self) -> str:
+        """Where the ranks have their features, in words."""
+        if self.remote is not None:
+            return "spread over the ranks, fetched by exchanges"
+        if not isinstance(self.rows, Tiered):
+            return "in host memory, once per machine" if self.rows is None else "all on every GPU"
+        spread = {"clique": "hot ones spread over GPUs that read each other", "replicate": "hot ones copied to every GPU"}
+        return f"{spread[self.rows.placement]}, the rest in host memory, once per machine"
+
     def _shard(self) -> Shard:
         """The batches of a training epoch that are made here."""
         return Shard(self.ranks.rank, self.ranks.size, tail="empty", accumulate=self.accumulate)
