@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.store.tiers.placed import rows_for
 from headrace.train import NodeOptions, Watcher
-from headrace.train import loop as training_loop
+from headrace.train import recipe as training_recipe
 from headrace.train.nodes.node import NodeRecipe
 from headrace.train.nodes.score import count_right
 from headrace.train.reading import Reading
@@ -64,7 +64,7 @@ def as_on_a_device(monkeypatch):
         return replace(step, loss=step.loss.as_subclass(Far))
 
     monkeypatch.setattr(NodeRecipe, "loss", far)
-    monkeypatch.setattr(training_loop, "Reading", Late)
+    monkeypatch.setattr(training_recipe, "Reading", Late)
     Late.waiting = 0
 
 

@@ -68,11 +68,6 @@ class _Softmax(torch.autograd.Function):
         return pull * grad, likely * grad
 
 
-def masked(negative: Tensor, mask: Tensor | None) -> Tensor:  # [..., n], [..., n] bool -> [..., n]
-    """Scores with those where `mask` is true out of sight."""
-    return negative if mask is None else negative.masked_fill(mask, LOW)
-
-
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "softmax": softmax_loss,
     "logistic": logistic_loss,

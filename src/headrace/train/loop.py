@@ -201,7 +201,7 @@ class Trainer:
             done = self.recipe.step(batch, self.clock)
         except LossError as error:
             raise self._loss_error(error.loss, state.epoch, state.batch) from None
-        numbers = Reading(done.loss, *done.sums.values())
+        numbers = done.read()
         if isinstance(done.loss, Tensor):
             done = replace(done, loss=done.loss.detach())  # what is left of the graph must not outlive the step
         state.batch += 1
@@ -221,7 +221,7 @@ class Trainer:
         for done in wide.batches:
             state.batch += 1
             state.step += 1
-            self._count(done, Reading(done.loss, *done.sums.values()), state.epoch, state.batch, state.step)
+            self._count(done, done.read(), state.epoch, state.batch, state.step)
         return wide.asked
 
     def _settle(self) -> None:

@@ -18,6 +18,8 @@ class Update:
         self.model, self.options = model, options
         self.optimizer = make_optimizer(model, options)
         self.parameters: list[nn.Parameter] = self.optimizer.param_groups[0]["params"]
+        devices = {parameter.device for parameter in self.parameters}
+        self._generators = [torch.default_generator, *(_generator(device) for device in devices if device.type == "cuda")]
 
     def begin(self, rate: float) -> None:
         """Before the batches of a step."""
@@ -28,13 +30,19 @@ class Update:
 
     def seed(self, epoch: int, batch: int) -> None:
         """Before a batch: what it draws from torch, as dropout does, depends on (seed, epoch, batch) alone."""
-        torch.manual_seed(_native.stream_key(self.options.seed, epoch, batch, _native.Purpose.step))
+        seed = _native.stream_key(self.options.seed, epoch, batch, _native.Purpose.step)
+        for generator in self._generators:  # torch.manual_seed asks after every kind of device there is, which takes longer
+            generator.manual_seed(seed)
 
     def __call__(self) -> None:
         """Update the weights by their gradients."""
         if self.options.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
         self.optimizer.step()
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def make_optimizer(model: nn.Module, options: RunOptions) -> torch.optim.Optimizer:

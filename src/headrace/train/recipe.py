@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from headrace.train.clock import Clock
 from headrace.train.measure import Measure
 from headrace.train.optimize import Update
 from headrace.train.options import LoopOptions, RunOptions
+from headrace.train.reading import Reading
 from headrace.train.run import Run
 
 Progress = Callable[[int, int], None]  # how much of a validation is done, of how much
@@ -41,6 +42,11 @@ class Step:
     edges: tuple[int, ...] = ()  # that each hop drew
     bytes: int = 0  # of features read
     ready: bool = False  # whether the gradients are in place already
+    reading: Reading | None = None  # loss and sums, where they are on their way to the host already
+
+    def read(self) -> Reading:
+        """Loss and sums, which a device sends when it has come to this point; it need not have done what is launched after."""
+        return self.reading or Reading(self.loss, *self.sums.values())
 
 
 class Recipe:
@@ -91,13 +97,13 @@ class Recipe:
         """Forward and backward pass, and an update of the weights."""
         assert self.update is not None
         done = self.loss(batch, clock)
-        assert isinstance(done.loss, Tensor)
-        if done.loss.is_cpu and not math.isfinite(loss := float(done.loss.detach())):  # a GPU is not waited for
+        numbers = done.read()  # before the backward pass is launched, so that the loop need not wait for that
+        if not numbers.on_their_way and not math.isfinite(loss := numbers.take()[0]):
             raise LossError(loss)
         self._backward(done, clock)
         with clock("step"):
             self.update()
-        return done
+        return replace(done, reading=numbers)
 
     def _backward(self, done: Step, clock: Clock) -> None:
         if not done.ready:

@@ -192,19 +192,6 @@ class LinkMemory:
         return {"rows and state": rows, "edges": self.train * self.edge_bytes + _STEP_BYTES * step + known}
 
 
-def memory_of(
-    options: LinkOptions, *, nodes: int, train: int, others: int = 0, edge_bytes: int = 12, state: int = 1, spare: int = SPARE
-) -> dict[str, int]:
-    """Bytes of main memory by what they are for; `train` edges, `others` that are only ranked, `state` floats a row.
-
-    >>> from headrace.train import LinkOptions
-    >>> options = LinkOptions(dim=100, storage="disk", partitions=64, buffer=16, raw=True)
-    >>> round(memory_of(options, nodes=86_000_000, train=300_000_000)["slots"] / 2**30, 1)
-    9.1
-    """
-    return LinkMemory.of(options, nodes=nodes, train=train, others=others, edge_bytes=edge_bytes, state=state).main(spare)
-
-
 def spare_slots(options: LinkOptions, *, nodes: int, train: int, others: int = 0, edge_bytes: int = 12, state: int = 1) -> int:
     """How many slots beside the buffer's fit into `memory`; a ValueError that says what would fit, if not even none does."""
     return fitting_slots(LinkMemory.of(options, nodes=nodes, train=train, others=others, edge_bytes=edge_bytes, state=state))
