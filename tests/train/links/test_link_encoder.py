@@ -23,7 +23,7 @@ from headrace.train.links.edges import BucketedEdges
 from headrace.train.links.encoder import make_encoder
 from headrace.train.links.flow.row_optimizer import RowOptimizer
 from headrace.train.links.link import make_decoder
-from headrace.train.links.memory import memory_of
+from headrace.train.links.memory import LinkMemory
 from headrace.train.links.neighborhoods import Neighborhoods, Numbering, without_edges
 from link_cases import Losses
 from training_cases import StopAt, StoppedError, ctrl_c_at, lasting
@@ -365,11 +365,11 @@ def test_memory_counts_what_an_encoder_needs():
     shape = {"nodes": 1_000_000, "train": 10_000_000}
     plain = LinkOptions(storage="disk", partitions=16, buffer=4, raw=True)
     encoded = LinkOptions(storage="disk", partitions=16, buffer=4, raw=True, encoder="sage", fanout=(20, 10))
-    less, more = memory_of(plain, **shape), memory_of(encoded, **shape)
+    less, more = (LinkMemory.of(options, **shape).main() for options in (plain, encoded))
     assert less.items() <= more.items()
     assert more["graph at hand"] >= 8 * shape["train"] / 16
     assert "encoded rows" not in more
-    assert memory_of(LinkOptions(encoder="gcn"), **shape)["encoded rows"] == 4 * 100 * shape["nodes"]
+    assert LinkMemory.of(LinkOptions(encoder="gcn"), **shape).main()["encoded rows"] == 4 * 100 * shape["nodes"]
 
 
 def test_the_command_takes_an_encoder(tmp_path):

@@ -15,7 +15,7 @@ from headrace.pipeline import orders
 from headrace.train import LinkOptions, link
 from headrace.train.links.batches import EdgeBatches
 from headrace.train.links.edges import BucketedEdges
-from headrace.train.links.memory import memory_of, slot_bytes, spare_slots
+from headrace.train.links.memory import LinkMemory, slot_bytes, spare_slots
 
 
 def trained_under_limit(folder, options, nodes, edges):
@@ -78,9 +78,9 @@ def test_a_larger_table_trains_under_a_hard_limit(tmp_path, order):
 def test_an_encoder_keeps_to_the_memory_that_was_told(tmp_path):
     more = {"dim": 128, "batch_size": 100, "chunks": 2, "negatives": 20, "staleness": 2, "order": "best", "epochs": 1}
     options = {**SHAPE, **more, "encoder": "sage", "fanout": [10]}
-    size = {"nodes": 200_000, "train": 20_000, "others": 200, "spare": 0}
+    size = {"nodes": 200_000, "train": 20_000, "others": 200}
     budgets = (LinkOptions(**{**options, "fanout": (10,), "memory": f"{mib}MiB"}) for mib in range(20, 200))
-    least = next(made for made in budgets if sum(memory_of(made, **size).values()) <= made.memory_bytes)
+    least = next(made for made in budgets if sum(LinkMemory.of(made, **size).main(0).values()) <= made.memory_bytes)
     assert least.memory_bytes < 200_000 * 129 * 4
     found = trained_under_limit(tmp_path, {**options, "memory": least.memory}, nodes=200_000, edges=20_000)
     assert found["whole"] == "does not fit"
@@ -95,7 +95,7 @@ def disk(**changes):
 
 def test_what_does_not_fit_is_refused_with_what_would():
     size = {"nodes": 1_000_000, "train": 100_000}
-    needed = sum(memory_of(disk(), **size, spare=0).values())
+    needed = sum(LinkMemory.of(disk(), **size).main(0).values())
     assert spare_slots(disk(memory=str(needed)), **size) == 0
     assert spare_slots(disk(memory="1GiB"), **size) == spare_slots(disk(), **size) == 2
     with pytest.raises(ValueError, match=r"memory is .* MiB and .* MiB are needed \(.*slots 96.* MiB.*\): partitions 32 would fit"):
