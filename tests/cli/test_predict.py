@@ -149,8 +149,8 @@ def test_a_run_predicts_on_nodes_it_never_saw(run, tmp_path):
 
 def test_features_are_scaled_as_they_were_in_training(data, tmp_path):
     words = dataclasses.replace(data, x=(data.x > 1).float())
-    model = node(words, options=OPTIONS, out=tmp_path / "run").model
-    dense = hr.Dataset(data.graph, x=data.x.abs())  # would not be taken for a bag of words
+    model = node(words, options=dataclasses.replace(OPTIONS, features="rows"), out=tmp_path / "run").model
+    dense = hr.Dataset(data.graph, x=data.x.abs())
     dense.save(tmp_path / "dense")
     table = predicted(tmp_path / "run", tmp_path / "dense", "--probabilities", out=tmp_path / "p.parquet")
     scaled = hr.Dataset(data.graph, x=dense.x / dense.x.sum(dim=1, keepdim=True))
@@ -247,5 +247,5 @@ def test_of_predictions_that_fail_no_file_is_left(data, saved, run, tmp_path, mo
 
 def test_the_model_of_a_run_can_be_loaded(data, run):
     model, options = load_model(run[0], data)
-    assert options == dataclasses.replace(OPTIONS, features="as_is", accumulate=1)  # what the defaults mean for this run
+    assert options == dataclasses.replace(OPTIONS, accumulate=1)  # what the defaults mean for this run
     assert torch.equal(infer(model, data), infer(run[1], data))

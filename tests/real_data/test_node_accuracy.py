@@ -4,8 +4,8 @@ import pytest
 
 import headrace as hr
 
-GCN = {"model": "gcn", "hidden": 16, "full_batch": True, "epochs": 200, "lr": 0.01, "weight_decay": 5e-4}
-GAT = {"model": "gat", "hidden": 64, "dropout": 0.6, "full_batch": True, "epochs": 300, "lr": 0.005, "weight_decay": 5e-4}
+GCN = {"model": "gcn", "hidden": 16, "full_batch": True, "features": "rows", "epochs": 200, "lr": 0.01, "weight_decay": 5e-4}
+GAT = {**GCN, "model": "gat", "hidden": 64, "dropout": 0.6, "epochs": 300, "lr": 0.005}
 
 
 def mean_accuracy(data, **options):

@@ -11,7 +11,7 @@ from torch import nn
 import headrace as hr
 from headrace.loader import Batch, NeighborLoader, WholeBatch
 from headrace.train import Run, Watcher, infer, node
-from headrace.train.nodes.node import make_model, with_features
+from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.score import class_weights, count_right, node_loss, score
@@ -452,21 +452,6 @@ def test_tensorboard_that_is_not_installed_is_told_before_anything_is_written(da
 
 
 # Features
-
-
-def test_bags_of_words_are_scaled_to_rows_that_sum_to_one(data):
-    words = dataclasses.replace(data, x=(torch.rand(2000, 16) > 0.8).float())
-    words.x[7] = 0
-    scaled = with_features(words, small()).x
-    sums = scaled.sum(dim=1)
-    assert torch.allclose(sums, (words.x.sum(dim=1) > 0).float())
-    assert with_features(words, small(features="as_is")) is words
-    assert with_features(data, small()) is data  # neither sparse nor without negative values
-    half = dataclasses.replace(words, x=torch.cat([words.x[:, :8], torch.ones(2000, 8)], dim=1))
-    assert with_features(half, small()) is half  # not sparse
-    assert torch.allclose(
-        with_features(dataclasses.replace(data, x=data.x.abs()), small(features="rows")).x.sum(dim=1), torch.ones(2000)
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

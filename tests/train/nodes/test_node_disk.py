@@ -89,6 +89,7 @@ def disk_of(place) -> list[dict]:
         pytest.param({"model": "gcn", "norm": "batch", "staleness": 0}, id="gcn on demand"),
         pytest.param({"validate": "sampled", "staleness": 5}, id="sampled validation"),
         pytest.param({"features": "rows", "validate_every": 2}, id="scaled"),
+        pytest.param({"features": "standardize", "validate_every": 2}, id="standardized"),
         pytest.param({"precision": "bf16"}, id="bf16"),
         pytest.param({"validate": "none", "fanout": (-1, 3)}, id="all neighbors"),
     ],
@@ -196,7 +197,7 @@ def test_with_every_partition_resident_it_is_the_run_on_the_reordered_graph(stor
 
 def test_batches_of_a_resident_run_have_resident_nodes_and_their_features(stored):
     made = options(**{**RESIDENT, "memory": "300KiB"}, validate="sampled", dropout=0.0)
-    kept = stored_data(stored, made, None)
+    kept = stored_data(stored, made, None, None)
     recipe = kept.recipe(make_model(stored, made), alone(made))
     rows = kept.features.gather(torch.arange(4000))
     for epoch in range(3):
@@ -221,7 +222,7 @@ def test_batches_of_a_resident_run_have_resident_nodes_and_their_features(stored
 @pytest.mark.parametrize("storage", [DISK, RESIDENT], ids=["disk", "resident"])
 def test_a_validation_has_the_memory_to_itself(stored, storage):
     made = options(**storage)
-    kept = stored_data(stored, made, None)
+    kept = stored_data(stored, made, None, None)
     recipe = kept.recipe(make_model(stored, made), alone(made))
     held = []
 

@@ -16,7 +16,8 @@ from headrace.graph import Dataset
 from headrace.nn import GNN
 from headrace.train.checkpoint import CheckpointError
 from headrace.train.inference.infer import infer
-from headrace.train.nodes.node import make_model, with_features
+from headrace.train.nodes.features import Scaling, scaled
+from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.options import from_plain
 from headrace.train.run import Run
@@ -56,9 +57,10 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     """
     if not out.parent.is_dir():
         raise FileNotFoundError(f"{out} cannot be written: there is no directory {out.parent}")
-    model, options = load_model(path, data)
-    multi_label = bool(Run(path).header["dataset"].get("multi_label"))
-    rows = infer(model, with_features(data, options)).float()
+    model, _ = load_model(path, data)
+    header = Run(path).header
+    multi_label = bool(header["dataset"].get("multi_label"))
+    rows = infer(model, scaled(data, Scaling.of_run(header))).float()
     chances = rows.sigmoid() if multi_label else rows.softmax(dim=1)
     ids = None if data.id_map is None else pq.ParquetFile(data.id_map)
     with replaced(out) as aside:

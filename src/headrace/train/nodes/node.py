@@ -6,7 +6,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +16,10 @@ from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit, spread
 from headrace.train.nodes.checks import check_node_data
+from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
-from headrace.train.nodes.stored import StoredData, row_scaled, stored_data
+from headrace.train.nodes.stored import StoredData, stored_data
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
@@ -77,13 +78,15 @@ def node(
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
     check_node_data(data, rows=options.storage == "memory")
-    options = replace(options, features=_scaling(data, options))  # what was decided here holds for other data that it predicts
-    stored = stored_data(data, options, None if out is None else Path(out)) if options.storage != "memory" else None
-    data = with_features(data, options) if stored is None else stored.data
+    assert data.x is not None
+    scaling = Scaling.of(options.features, data.x)
+    path = None if out is None else Path(out)
+    stored = stored_data(data, options, scaling, path) if options.storage != "memory" else None
+    data = scaled(data, scaling) if stored is None else stored.data
     ends, recipe = fit(
-        partial(_recipe, data, model, stored),
+        partial(_recipe, data, model, stored, scaling),
         options,
-        header=_header(data, spec),
+        header=_header(data, spec, scaling),
         out=out,
         resume=resume,
         watcher=watcher,
@@ -94,14 +97,16 @@ def node(
         [end["val_accuracy"] for end in ends if end["val_accuracy"] is not None],
         sum(end["seconds"] for end in ends),
         recipe.model.eval(),
-        None if out is None else Path(out),
+        path,
     )
     if out is not None and recipe.ranks.rank == 0:  # type: ignore[attr-defined]
         Run(out).save_result(result.summary())
     return result
 
 
-def _recipe(data: Dataset, model: Model, stored: StoredData | None, setup: Setup) -> NodeRecipe:
+def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Scaling | None, setup: Setup) -> NodeRecipe:
+    if scaling is not None:
+        setup.watcher.note(f"{scaling} (features {scaling.kind})")
     if isinstance(model, nn.Module):
         built = model
     else:
@@ -138,32 +143,17 @@ def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     return FREE | {"staleness", "mode", "device_cache", "hot", "share"} | ({"storage", "memory"} if alike else set())
 
 
-def with_features(data: Dataset, options: NodeOptions) -> Dataset:
-    """The dataset with its features as the options want them."""
-    assert data.x is not None
-    if _scaling(data, options) == "as_is":
-        return data
-    return replace(data, x=row_scaled(data.x))
-
-
-def _scaling(data: Dataset, options: NodeOptions) -> Literal["as_is", "rows"]:
-    """What `auto` means here. A bag of words is told by being sparse and never negative."""
-    assert data.x is not None
-    if options.features != "auto":
-        return options.features
-    some = data.x[:4096]
-    return "rows" if bool((some >= 0).all()) and float((some == 0).float().mean()) >= 0.5 else "as_is"
-
-
-def _header(data: Dataset, spec: str | None) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
+def _header(data: Dataset, spec: str | None, scaling: Scaling | None) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
     def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
         assert isinstance(options, NodeOptions)
-        return header_of(data, options, spec, None if recipe is None else recipe.model)
+        return header_of(data, options, spec, None if recipe is None else recipe.model, scaling)
 
     return header
 
 
-def header_of(data: Dataset, options: NodeOptions, spec: str | None, model: nn.Module | None) -> dict[str, Any]:
+def header_of(
+    data: Dataset, options: NodeOptions, spec: str | None, model: nn.Module | None, scaling: Scaling | None = None
+) -> dict[str, Any]:
     """What `options.json` says of a run."""
     best = data.info.get("best_accuracy")
     dataset = {
@@ -176,7 +166,8 @@ def header_of(data: Dataset, options: NodeOptions, spec: str | None, model: nn.M
         "multi_label": data.y is not None and data.y.dim() == 2,
         "best_possible": {"accuracy": best} if isinstance(best, float) else {},
     }
-    return describe("node", dataset, options, None if model is None else sum(p.numel() for p in model.parameters()))
+    more = {} if scaling is None else scaling.statistics()
+    return describe("node", dataset, options, None if model is None else sum(p.numel() for p in model.parameters()), **more)
 
 
 def make_model(data: Dataset, options: NodeOptions) -> GNN:

@@ -28,8 +28,8 @@ class NodeOptions(RunOptions):
         "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
     )
     batch_size: int = option(1024, "training nodes per step")
-    features: Literal["auto", "as_is", "rows"] = option(
-        "auto", "whether each node's features are scaled to sum to one (rows) or not (auto: if they look like bags of words)"
+    features: Literal["as_is", "rows", "standardize"] = option(
+        "as_is", "whether features are scaled: each node's to sum to one (rows), or each column to mean 0 and deviation 1"
     )
     mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = option(
         "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"

@@ -19,6 +19,7 @@ from headrace.train.fit import Setup
 from headrace.train.inference.tables import ScratchTable, filled
 from headrace.train.nodes.checks import check_pieces, check_rows
 from headrace.train.nodes.disk import DiskRecipe
+from headrace.train.nodes.features import Scaling
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.resident import ResidentRecipe, training_first
 
@@ -45,10 +46,10 @@ class StoredData:
         )
 
 
-def stored_data(data: Dataset, options: NodeOptions, out: Path | None) -> StoredData:
+def stored_data(data: Dataset, options: NodeOptions, scaling: Scaling | None, out: Path | None) -> StoredData:
     """`data` for the storage that the options name: checked, scaled, and for "resident" with the training nodes first."""
     assert data.x is not None
-    more: dict[str, Any] = {"scaled": options.features == "rows", "folder": out}
+    more: dict[str, Any] = {"scaling": scaling, "folder": out}
     if options.storage == "resident":
         order = training_first(data.splits["train"], data.num_nodes, seed=options.seed)
         features = features_on_disk(data, order=order, **more)
@@ -61,22 +62,17 @@ def stored_data(data: Dataset, options: NodeOptions, out: Path | None) -> Stored
     return StoredData(replace(moved, x=shape), features)
 
 
-def row_scaled(x: Tensor) -> Tensor:
-    """Rows that sum to one.  # [n, d] -> [n, d]"""
-    return x / x.sum(dim=1, keepdim=True).clamp_min(1e-12)
-
-
-def features_on_disk(data: Dataset, *, scaled: bool, order: Tensor | None = None, folder: Path | None) -> FileRows:
+def features_on_disk(data: Dataset, *, scaling: Scaling | None, order: Tensor | None = None, folder: Path | None) -> FileRows:
     """The features of `data` as rows of a file, after a check that they are finite.
 
     Those that are mapped from a file (`headrace.open` does so) are read from there. A file near `folder` is written for those that
-    are in memory, that are to be `scaled`, or that are wanted in another `order`: row i is then that of node `order[i]`.
+    are in memory, that are to be scaled, or that are wanted in another `order`: row i is then that of node `order[i]`.
     """
     assert data.x is not None
     x = data.x
     source = FileRows.of_tensor(x)
     rows = max(1, _PIECE // max(x[:1].nbytes, 1))
-    if source is not None and not scaled and order is None:
+    if source is not None and scaling is None and order is None:
         check_pieces(lambda begin, end, step: source.gather(torch.arange(begin, end, step)), x, rows=rows)
         return source
     read: Callable[[Tensor], Tensor] = source.gather if source is not None else lambda ids: x.index_select(0, ids)
@@ -86,6 +82,6 @@ def features_on_disk(data: Dataset, *, scaled: bool, order: Tensor | None = None
             ids = torch.arange(begin, min(begin + rows, len(x))) if order is None else order[begin : begin + rows]
             piece = read(ids)
             check_rows(piece, begin)
-            yield row_scaled(piece) if scaled else piece
+            yield piece if scaling is None else scaling(piece)
 
     return filled(ScratchTable(len(x), x.shape[1], x.dtype, folder=folder), pieces())
