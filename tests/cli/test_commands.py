@@ -36,6 +36,20 @@ def test_info_as_json_counts_every_node(saved):
         assert b["nodes"] == int(((degrees >= b["from"]) & (degrees <= b["to"])).sum())
 
 
+def test_info_of_a_known_name_and_of_a_generated_graph(data_root, monkeypatch):
+    monkeypatch.setenv("HEADRACE_DATA", str(data_root))
+    facts = json.loads(runner.invoke(app, ["info", "cora", "--json"]).stdout)
+    assert (facts["nodes"], facts["classes"], facts["path"]) == (2708, 7, "cora")
+    facts = json.loads(runner.invoke(app, ["info", "generate:community,nodes=90,edges=400", "--verify", "--json"]).stdout)
+    assert (facts["nodes"], facts["verified"]) == (90, True)
+
+
+def test_the_version_is_said():
+    result = runner.invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"headrace {hr.__version__}, torch {torch.__version__}")
+
+
 def test_info_of_something_else_is_a_clear_error(tmp_path):
     result = runner.invoke(app, ["info", str(tmp_path / "nothing")])
     assert result.exit_code == 2

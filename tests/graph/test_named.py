@@ -26,6 +26,15 @@ def test_a_preset_with_its_arguments():
     assert_same(named("generate:products?scale=1e-3"), hr.generate.preset("products", scale=0.001))
 
 
+def test_arguments_may_be_written_with_commas_which_no_shell_expands():
+    assert_same(named("generate:products,scale=0.001,seed=4"), named("generate:products?scale=0.001&seed=4"))
+    split = named("generate:community,nodes=100,edges=600,splits=0.5,0.25,0.25,seed=3")
+    assert_same(split, named("generate:community?nodes=100&edges=600&splits=0.5,0.25,0.25&seed=3"))
+    for spec in ("generate:products,0.1", "generate:products,", "generate:products,scale"):
+        with pytest.raises(ValueError, match=r"is no argument: write generate:products,\S+=\.\.\."):
+            named(spec)
+
+
 def test_a_community_graph_with_its_arguments():
     spec = "generate:community?nodes=500&edges=4e3&classes=3&features=5&homophily=0.7&directed=true&block=50&seed=9"
     spec += "&splits=0.5,0.25,0.25"
@@ -75,8 +84,8 @@ def test_a_known_name(here, data_root, monkeypatch):
         ("generate:community?nodes=15e-1&edges=20", "nodes=15e-1 cannot be read: give a number"),
         ("generate:community?nodes=100&edges=600&directed=perhaps", "directed is true or false"),
         ("generate:community?nodes=100&edges=600&splits=half", "splits=half cannot be read"),
-        ("generate:community?nodes=100", r"community needs edges: generate:community\?edges=..."),
-        ("generate:community", r"community needs nodes and edges: generate:community\?nodes=...&edges=..."),
+        ("generate:community?nodes=100", r"community needs edges: generate:community,edges=..."),
+        ("generate:community", r"community needs nodes and edges: generate:community,nodes=...,edges=..."),
         ("generate:products?scale=2", "scale must be above 0 and at most 1, not 2.0"),
         ("generate:products?scale=nan", "scale must be above 0 and at most 1, not nan"),
     ],

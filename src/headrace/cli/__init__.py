@@ -1,7 +1,12 @@
 """The `headrace` command: one file per subcommand."""
 
+import platform
+from typing import Annotated
+
+import torch
 import typer
 
+import headrace
 from headrace.cli.advise import advise_command
 from headrace.cli.bench import bench
 from headrace.cli.demo import demo
@@ -22,6 +27,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"headrace {headrace.__version__}, torch {torch.__version__}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _command(
+    version: Annotated[bool, typer.Option("--version", help="print versions", is_eager=True, callback=_say_version)] = False,
+) -> None: ...
+
+
 app.command("import")(import_command)
 app.command("info")(info)
 app.command("reorder")(reorder)

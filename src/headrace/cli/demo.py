@@ -26,7 +26,7 @@ def demo(
 ) -> None:
     """Generate a graph, train GraphSAGE on it, say how good it is and where the time went, and write a report."""
     console = Console(stderr=True)
-    spec = f"generate:community?nodes={nodes}&edges={50 * nodes}&classes=16&features=100&signal=0.2&splits=0.5,0.1,0.4&seed={seed}"
+    spec = f"generate:community,nodes={nodes},edges={50 * nodes},classes=16,features=100,signal=0.2,splits=0.5,0.1,0.4,seed={seed}"
     try:
         begin = perf_counter()
         data = named(spec)

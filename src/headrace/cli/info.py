@@ -13,24 +13,25 @@ from rich.table import Table
 
 from headrace.cli.options import refused
 from headrace.graph import Dataset, open_dataset
+from headrace.graph.named import named
 from headrace.graph.properties import degree_histogram, properties
 
 _BAR = 40
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="a dataset directory")],
+    dataset: Annotated[str, typer.Argument(help="a dataset directory, a known name or generate:...")],
     verify: Annotated[bool, typer.Option("--verify", help="read every file and compare checksums")] = False,
     json: Annotated[bool, typer.Option("--json", help="print one object in place of the tables")] = False,
 ) -> None:
     """Show what a dataset is: sizes, features, labels, splits, degrees and what its order is worth."""
     try:
-        data = open_dataset(path, verify=verify)
+        data = open_dataset(dataset, verify=True) if verify and Path(dataset).exists() else named(dataset)
         if verify:
             data.graph.validate()
     except (OSError, ValueError) as error:
         raise refused(str(error)) from None
-    facts = _facts(data) | {"path": str(path), "verified": verify}
+    facts = _facts(data) | {"path": dataset, "verified": verify}
     histogram = degree_histogram(data.graph)
     if json:
         bins = [{"from": low, "to": high, "nodes": count} for low, high, count in histogram]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,7 +34,7 @@ from headrace.train.run import next_name
 
 train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
 
-DATASET = "a dataset directory, a known name (cora), or generate:products?scale=0.05"
+DATASET = "a dataset directory, a known name (cora), or generate:products,scale=0.05"
 
 
 @train.command("node")
@@ -186,4 +187,6 @@ def make_watcher() -> Watcher:
 
 def short_name(spec: str) -> str:
     """A name for a run from what its dataset is called."""
-    return spec.removeprefix("generate:").partition("?")[0].rstrip("/").split("/")[-1] or "run"
+    if spec.startswith("generate:"):
+        return re.split("[?,]", spec.removeprefix("generate:"))[0] or "run"
+    return spec.rstrip("/").split("/")[-1] or "run"

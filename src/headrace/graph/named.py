@@ -1,4 +1,4 @@
-"""Datasets by what a user writes: a directory, a known name, or `generate:products?scale=0.05`."""
+"""Datasets by what a user writes: a directory, a known name, or `generate:products,scale=0.05`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def named(spec: str) -> Dataset:
 
     | spec | |
     | --- | --- |
-    | `generate:products?scale=0.05` | a preset of `headrace.generate` (products, reddit, papers100M), with its arguments |
-    | `generate:community?nodes=1000&edges=20000` | `headrace.generate.community`, with its arguments |
-    | `generate:knowledge?nodes=1000&edges=20000&relations=5` | `headrace.generate.knowledge`, with its arguments |
+    | `generate:products,scale=0.05` | a preset of `headrace.generate` (products, reddit, papers100M), with its arguments |
+    | `generate:community,nodes=1000,edges=20000` | `headrace.generate.community`, with its arguments |
+    | `generate:knowledge,nodes=1000,edges=20000,relations=5` | `headrace.generate.knowledge`, with its arguments |
     | a directory | what `Dataset.save` or `headrace import` wrote there |
     | `cora` | `headrace.load("cora")` |
 
     >>> from headrace.graph.named import named
-    >>> named("generate:community?nodes=100&edges=600&classes=3").num_nodes
+    >>> named("generate:community,nodes=100,edges=600,classes=3").num_nodes
     100
     """
     if spec.startswith(_GENERATE):
@@ -43,7 +43,7 @@ def named(spec: str) -> Dataset:
 
 
 def _generated(text: str) -> Dataset:
-    name, _, query = text.partition("?")
+    name, written = _parsed(text)
     kinds: dict[str, Callable[..., Dataset]] = {"community": generate.community, "knowledge": generate.knowledge}
     if name not in kinds and name not in generate.PRESETS:
         known = ", ".join([*generate.PRESETS, *kinds])
@@ -51,15 +51,33 @@ def _generated(text: str) -> Dataset:
     make = kinds.get(name, generate.preset)
     accepted = {n: p for n, p in inspect.signature(make, eval_str=True).parameters.items() if n != "name"}
     arguments: dict[str, Any] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
+    for key, value in written:
         if key not in accepted:
             similar = get_close_matches(key, accepted, n=1)
             raise ValueError(f"{name} has no argument {key!r}" + (f": did you mean {similar[0]!r}?" if similar else ""))
         arguments[key] = _value(key, value, accepted[key].annotation)
     missing = [n for n, p in accepted.items() if p.default is inspect.Parameter.empty and n not in arguments]
     if missing:
-        raise ValueError(f"{name} needs {' and '.join(missing)}: {_GENERATE}{name}?{'&'.join(f'{m}=...' for m in missing)}")
+        raise ValueError(f"{name} needs {' and '.join(missing)}: {_GENERATE}{name},{','.join(f'{m}=...' for m in missing)}")
     return make(**arguments) if name in kinds else make(name, **arguments)
+
+
+def _parsed(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """The name and its arguments: of `community,nodes=10,splits=0.5,0.2,0.3`, or of the same as a URL has them, after `?`."""
+    if "?" in text:
+        name, _, query = text.partition("?")
+        return name, parse_qsl(query, keep_blank_values=True)
+    name, *parts = text.split(",")
+    arguments: list[tuple[str, str]] = []
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if equals:
+            arguments.append((key, value))
+        elif arguments:  # a further number of the one before
+            arguments[-1] = arguments[-1][0], f"{arguments[-1][1]},{part}"
+        else:
+            raise ValueError(f"{part!r} is no argument: write {_GENERATE}{name},{part or 'scale'}=...")
+    return name, arguments
 
 
 def _value(key: str, text: str, kind: Any) -> Any:
