@@ -152,6 +152,14 @@ def test_it_can_be_iterated_again_and_times_add_up():
     assert consumer.items == 10
 
 
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_consumer_is_busy_with_what_it_was_handed(staleness):
+    pipeline = Pipeline(range(3), [Stage("work", lambda i: i)], staleness=staleness)
+    for _ in pipeline:
+        time.sleep(0.01)
+    assert pipeline.times[-1].busy >= 0.03 > pipeline.times[-1].starved
+
+
 def test_a_slow_consumer_holds_the_first_stage_and_a_slow_stage_starves_the_consumer():
     held = Pipeline(range(6), [Stage("quick", lambda i: i)], staleness=2)
     for _ in held:

@@ -93,8 +93,10 @@ class Pipeline:
             asked = perf_counter()
             for number in range(len(self.stages)):
                 item = self._work(number, index, item)
-            self.times[-1].starved += perf_counter() - asked
+            handed_over = perf_counter()
+            self.times[-1].starved += handed_over - asked
             yield item
+            self.times[-1].busy += perf_counter() - handed_over
             self.times[-1].items += 1
 
     def _run_launching(self) -> Iterator[Any]:

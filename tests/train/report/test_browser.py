@@ -213,7 +213,7 @@ def test_a_measure_that_is_better_when_smaller_is_marked_at_its_least(browser, t
     assert "it has no pipeline" in browser.text("#stages")
     assert "0 nodes" not in browser.text("#head")
     browser.click("#curves > details summary")
-    assert "1\t2 s\t2\t1.8\t2.0\t50.0 %" in browser.text("#curves")
+    assert "2\t2 s\t2\t1.8\t2.0\t50.0 %" in browser.text("#curves")
     assert browser.console() == []
 
 

@@ -41,7 +41,7 @@ def test_a_report_of_ten_long_runs_stays_small(tmp_path):
     text = page([dataclasses.replace(run, name=f"run {i}") for i in range(10)])
     assert len(text.encode()) < 1_000_000
     [line] = embedded(text)["runs"][0]["curves"]
-    assert (line["epoch"][0], line["epoch"][-1], len(line["epoch"])) == (0, 999, 1000)
+    assert (line["epoch"][0], line["epoch"][-1], len(line["epoch"])) == (1, 1000, 1000)
 
 
 def test_a_run_of_links_has_ranks_stages_and_what_the_disk_did(tmp_path):
@@ -56,7 +56,7 @@ def test_a_run_of_links_has_ranks_stages_and_what_the_disk_did(tmp_path):
     assert "val_accuracy" not in line
     assert [row["name"] for row in run["summary"]["ranks"]] == ["full filtered", "full raw", "sampled filtered"]
     assert run["summary"]["ranks"][0]["mrr"] == mrr["test"]["mean"]
-    assert run["summary"]["best_epochs"] == [5]
+    assert run["summary"]["best_epochs"] == [6]
     assert run["summary"]["predicted"]["written"] == 3.9e6
     assert run["time"] == {"wait": 0.25, "load": 0.5, "compute": 1.25, "validate": 0.5}
     assert [stage["seconds"] for stage in run["stages"]] == [0.5] * 6
@@ -68,7 +68,7 @@ def test_a_run_of_links_has_ranks_stages_and_what_the_disk_did(tmp_path):
 
 def test_the_best_epoch_of_links_so_far_is_that_of_the_highest_mrr(tmp_path):
     summary = embedded(page([read_run(write_link_run(tmp_path / "a", epochs=4, end=None))]))["runs"][0]["summary"]
-    assert summary["best_epochs"] == [3]
+    assert summary["best_epochs"] == [4]
     assert summary["ranks"] == []
     assert summary["measures"][0]["val"]["mean"] > 0.2
 

@@ -81,8 +81,8 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
     again = [line for line in metrics(5, seed=1, end=None) if line["epoch"] >= 3]
     append(path, *again[:3])  # three batches into epoch 3
     repeat = read_run(path).repeats[0]
-    assert [e["epoch"] for e in repeat.epochs] == [0, 1, 2, 3]
-    assert (repeat.steps[-1]["epoch"], repeat.steps[-1]["batch"]) == (3, 30)
+    assert [e["epoch"] for e in repeat.epochs] == [1, 2, 3, 4]
+    assert (repeat.steps[-1]["epoch"], repeat.steps[-1]["batch"]) == (4, 30)
     assert repeat.end is None
     append(path, *again[3:])
     repeat = read_run(path).repeats[0]
@@ -107,7 +107,7 @@ def test_missing_keys_leave_a_gap_and_unknown_ones_are_ignored(tmp_path):
     path = write_run(tmp_path / "a", epochs=0, end=None)
     append(path, {"kind": "epoch", "epoch": 0}, {"kind": "epoch", "epoch": 1, "loss": 0.5, "color": "red"}, {"kind": "weather"})
     run = read_run(path)
-    assert curves.curves(run) == [{"epoch": [0, 1], "loss": [None, 0.5]}]
+    assert curves.curves(run) == [{"epoch": [1, 2], "loss": [None, 0.5]}]
     assert figures.summary(run)["median_epoch"] is None
 
 
@@ -116,7 +116,7 @@ def test_a_loss_that_is_not_finite_is_a_gap_and_a_note(tmp_path):
     append(path, *({"kind": "epoch", "epoch": e, "loss": loss} for e, loss in enumerate([1.0, math.nan, math.inf])))
     run = read_run(path)
     assert curves.curves(run)[0]["loss"] == [1.0, None, None]
-    assert figures.summary(run)["notes"] == ["the loss is not a finite number from epoch 1 on"]
+    assert figures.summary(run)["notes"] == ["the loss is not a finite number from epoch 2 on"]
 
 
 def test_repeats_are_one_run_with_mean_and_deviation(tmp_path):
@@ -152,7 +152,7 @@ def test_repeats_of_links_are_one_run_whose_measures_the_repeats_know(tmp_path):
 def test_a_measure_that_is_better_when_smaller_is_best_at_its_least(tmp_path, end):
     run = read_run(write_own_run(tmp_path / "a", end=end))
     row = figures.summary(run)
-    assert row["best_epochs"] == [1]
+    assert row["best_epochs"] == [2]
     error, kept = row["measures"]
     assert (error["name"], error["better"], error["format"], error["possible"]) == ("error", "lower", ",.1f", 0.5)
     assert error["val"]["mean"] == 2.0
@@ -248,8 +248,8 @@ def test_a_long_line_keeps_its_ends_and_its_spikes():
 def test_batches_lie_around_the_point_of_their_epoch(tmp_path):
     run = read_run(write_run(tmp_path / "a", epochs=3, end=None))
     [line] = curves.batch_losses(run)
-    assert line["epoch"][0] == pytest.approx(-0.5 + 10 / 192, abs=1e-4)
-    assert line["epoch"][-1] == pytest.approx(1.5 + 190 / 192, abs=1e-4)
+    assert line["epoch"][0] == pytest.approx(0.5 + 10 / 192, abs=1e-4)
+    assert line["epoch"][-1] == pytest.approx(2.5 + 190 / 192, abs=1e-4)
 
 
 def test_one_batch_per_epoch_says_nothing_more_than_the_epoch(tmp_path):

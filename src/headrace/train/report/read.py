@@ -105,13 +105,15 @@ def read_repeat(path: Path, label: str) -> Repeat:
     """Read the metrics and the trace of one training.
 
     A run that was resumed from a checkpoint writes some epochs again. The later record counts, and what the earlier attempt
-    did beyond it is forgotten, as the model itself forgot it.
+    did beyond it is forgotten, as the model itself forgot it. Epochs are counted from 1 here, as on a terminal; a log counts
+    them from 0.
     """
     epochs: list[Record] = []
     steps: list[Record] = []
     end: Record | None = None
     lines, unreadable = _lines(path / "metrics.jsonl")
-    for line in lines:
+    for logged in lines:
+        line = {**logged, **{name: at + 1 for name in ("epoch", "best_epoch") if (at := number(logged.get(name))) is not None}}
         kind, epoch = line.get("kind"), number(line.get("epoch"))
         if kind == "end":
             end = line
