@@ -86,7 +86,7 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
     assert repeat.end is None
     append(path, *again[3:])
     repeat = read_run(path).repeats[0]
-    assert [e["epoch"] for e in repeat.epochs] == [0, 1, 2, 3, 4]
+    assert [e["epoch"] for e in repeat.epochs] == [1, 2, 3, 4, 5]
     assert repeat.epochs[-1]["train_accuracy"] == again[-1]["train_accuracy"]
 
 
