@@ -35,3 +35,10 @@ def test_memory_of_the_process_grows_with_what_it_holds():
     assert resident_memory() - before > 48 << 20
     assert peak_memory() >= resident_memory()
     assert process_memory()["peak"] >= len(held)
+
+
+def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a device or a pipe"):
+        write_whole(tmp_path / "pipe", "more")
+    assert [(file.name, file.is_fifo()) for file in tmp_path.iterdir()] == [("pipe", True)]

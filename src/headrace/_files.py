@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ def replaced(path: Path, *, contended: bool = False) -> Iterator[Path]:
     """Yield a path to write to; when the block ends, that file is on the disk and has the name `path`.
 
     If the block or the disk fails, whatever was at `path` stays and the new file is removed. A process that is killed leaves
-    `path` as it was and perhaps `path.new` beside it. contended: other processes may write the same file at the same time.
+    `path` as it was and perhaps `path.new` beside it. A device or a pipe is not replaced. contended: other processes may write the same file at the same time.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "is a device or a pipe, which a new file would take the place of", str(path))
     aside = path.with_name(f".{path.name}.{os.getpid()}" if contended else path.name + ".new")
     try:
         yield aside

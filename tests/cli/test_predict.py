@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import os
 import sys
@@ -73,6 +74,41 @@ def test_labels_are_the_best_of_exact_inference(data, saved, run, tmp_path):
     assert float((torch.tensor(table["label"].to_pylist()) == data.y).float().mean()) > 0.6
 
 
+def test_a_csv_file_is_csv_and_a_npy_file_an_array(data, saved, run, tmp_path):
+    table = predicted(run[0], saved, "--probabilities", out=tmp_path / "p.parquet")
+    assert predict(run[0], saved, "--out", tmp_path / "p.csv", "--probabilities").exit_code == 0
+    with open(tmp_path / "p.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["node", "label", "probability", *(f"probability of {c}" for c in range(3))]
+    assert [int(row["label"]) for row in rows] == table["label"].to_pylist()
+    assert [[float(row[f"probability of {c}"]) for c in range(3)] for row in rows] == table["probabilities"].to_pylist()
+    assert predict(run[0], saved, "--out", tmp_path / "p.npy").exit_code == 0
+    assert np.load(tmp_path / "p.npy").tolist() == table["label"].to_pylist()
+    assert predict(run[0], saved, "--out", tmp_path / "all.npy", "--probabilities").exit_code == 0
+    assert np.load(tmp_path / "all.npy").tolist() == table["probabilities"].to_pylist()
+    message = refused(run[0], saved, out=tmp_path / "p.txt")
+    assert "end it with .parquet, .csv or .npy" in message
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_classes_are_named_as_the_training_data_named_them(data, several, tmp_path):
+    y = torch.nn.functional.one_hot(data.y, 3) if several else data.y
+    names = ["a", "b, and more", "c"]
+    trained = dataclasses.replace(data, y=y, info={**data.info, "class_names": names})
+    node(trained, options=OPTIONS, out=tmp_path / "run")
+    data.save(tmp_path / "plain")  # whose classes have no names
+    table = predicted(tmp_path / "run", tmp_path / "plain", out=tmp_path / "p.parquet")
+    assert predict(tmp_path / "run", tmp_path / "plain", "--out", tmp_path / "p.csv").exit_code == 0
+    with open(tmp_path / "p.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    labels, classes = table["label"].to_pylist(), table["class"].to_pylist()
+    if several:
+        assert classes == [[names[label] for label in row] for row in labels]
+        assert [row["class"] for row in rows] == [";".join(row) for row in classes]
+    else:
+        assert classes == [names[label] for label in labels] == [row["class"] for row in rows]
+
+
 def test_probabilities_of_every_class_can_be_had(data, saved, run, tmp_path):
     path, model = run
     table = predicted(path, saved, "--probabilities", out=tmp_path / "p.parquet")
@@ -118,7 +154,8 @@ def test_original_ids_come_back(tmp_path):
     papers = hr.open(tmp_path / "papers")
     result = node(papers, options=OPTIONS, out=tmp_path / "run")
     table = predicted(tmp_path / "run", tmp_path / "papers", out=tmp_path / "p.parquet")
-    assert table.column_names == ["node", "id", "label", "probability"]
+    assert table.column_names == ["node", "id", "label", "class", "probability"]
+    assert table["class"].to_pylist() == ["abc"[label] for label in table["label"].to_pylist()]
     assert table["id"].to_pylist() == sorted(names)
     labels = dict(zip(table["id"].to_pylist(), table["label"].to_pylist(), strict=True))
     # The same model on the graph as it was before the import says the same of each paper.
@@ -225,11 +262,11 @@ def test_of_predictions_that_fail_no_file_is_left(data, saved, run, tmp_path, mo
     elif failure == "interrupt":
         seen = []
 
-        def interrupted(part, multi_label):
+        def interrupted(part, *more):
             seen.append(len(part))
             if len(seen) == 3:
                 raise KeyboardInterrupt
-            return labels(part, multi_label)
+            return labels(part, *more)
 
         labels = predictions._labels
         monkeypatch.setattr(predictions, "_labels", interrupted)

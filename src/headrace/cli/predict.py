@@ -17,12 +17,12 @@ from headrace.train.inference.predict import write_predictions
 def predict(
     run: Annotated[Path, typer.Argument(help="a run directory", show_default=False)],
     dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
-    out: Annotated[Path, typer.Option(help="the Parquet file to write")] = Path("predictions.parquet"),
+    out: Annotated[Path, typer.Option(help="the file to write: .parquet, .csv or .npy")] = Path("predictions.parquet"),
     probabilities: Annotated[bool, typer.Option("--probabilities", help="also write the probability of every class")] = False,
 ) -> None:
     """Predict the class of every node with a run's best model, over all neighbors.
 
-    Writes columns node, id (the original one, where an import made a map), label and probability.
+    Writes columns node, id (the original one, where an import made a map), label, class (its name) and probability.
     """
     try:
         count = write_predictions(run, named(dataset), out, probabilities=probabilities)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -51,46 +54,91 @@ def load_model(path: str | os.PathLike[str], data: Dataset) -> tuple[GNN, NodeOp
 
 
 def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *, probabilities: bool = False) -> int:
-    """Write node, id (where the dataset has a map), label and probability of every node to a Parquet file; returns their number.
+    """Write what the run at `path` predicts for every node to a file of the kind that its name says; returns how many.
 
-    Of several labels, `label` lists those with a probability above a half.
+    | name | content |
+    | --- | --- |
+    | `.parquet` | node, id (where the dataset has a map), label, class (where classes have names), probability |
+    | `.csv` | the same; several labels of a node are joined by `;` |
+    | `.npy` | labels `[N]` (of several labels `[N, classes]`, true or false) |
+
+    Of several labels, those with a probability above a half are given. `probabilities` adds those of all classes: a list in
+    Parquet, a column for each class in CSV; `.npy` then holds them alone, float32 `[N, classes]`.
     """
+    writers = {".parquet": _write_parquet, ".csv": _write_csv}
+    if out.suffix not in (*writers, ".npy"):
+        raise ValueError(f"{out} has no name that says what to write: end it with .parquet, .csv or .npy")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"{out} cannot be written: there is no directory {out.parent}")
     model, _ = load_model(path, data)
     header = Run(path).header
     multi_label = bool(header["dataset"].get("multi_label"))
     rows = infer(model, scaled(data, Scaling.of_run(header))).float()
+    if not len(rows):
+        raise ValueError("the dataset has no nodes")
     chances = rows.sigmoid() if multi_label else rows.softmax(dim=1)
-    ids = None if data.id_map is None else pq.ParquetFile(data.id_map)
     with replaced(out) as aside:
-        writer = None
-        original = _original_ids(ids, data.num_nodes)
-        for begin in range(0, len(chances), _ROWS):
-            part = chances[begin : begin + _ROWS]
-            columns: dict[str, Any] = {"node": pa.array(range(begin, begin + len(part)), pa.int64())}
-            if original is not None:
-                columns["id"] = original.slice(begin, len(part)).combine_chunks()
-            columns |= _labels(part, multi_label)
-            if probabilities:
-                columns["probabilities"] = pa.FixedSizeListArray.from_arrays(pa.array(part.flatten().numpy()), part.shape[1])
-            table = pa.table(columns)
-            writer = writer or pq.ParquetWriter(aside, table.schema)
-            writer.write_table(table)
-        if writer is None:
-            raise ValueError("the dataset has no nodes")
-        writer.close()
+        if out.suffix == ".npy":
+            kept = chances if probabilities else chances > 0.5 if multi_label else chances.argmax(dim=1)
+            with open(aside, "wb") as file:
+                np.save(file, kept.numpy())
+        else:
+            names: Any = header["dataset"].get("class_names") or data.info.get("class_names")
+            writers[out.suffix](aside, _tables(data, chances, names, multi_label=multi_label, probabilities=probabilities))
     return len(chances)
 
 
-def _labels(chances: Tensor, multi_label: bool) -> dict[str, Any]:
+def _tables(
+    data: Dataset, chances: Tensor, names: Sequence[str] | None, *, multi_label: bool, probabilities: bool
+) -> Iterator[tuple[Any, Sequence[str]]]:
+    """The table, piece by piece, with the names of classes for columns of their probabilities."""
+    ids = None if data.id_map is None else pq.ParquetFile(data.id_map)
+    original = _original_ids(ids, data.num_nodes)
+    classes = names or [str(number) for number in range(chances.shape[1])]
+    for begin in range(0, len(chances), _ROWS):
+        part = chances[begin : begin + _ROWS]
+        columns: dict[str, Any] = {"node": pa.array(range(begin, begin + len(part)), pa.int64())}
+        if original is not None:
+            columns["id"] = original.slice(begin, len(part)).combine_chunks()
+        columns |= _labels(part, names, multi_label)
+        if probabilities:
+            columns["probabilities"] = pa.FixedSizeListArray.from_arrays(pa.array(part.flatten().numpy()), part.shape[1])
+        yield pa.table(columns), classes
+
+
+def _labels(chances: Tensor, names: Sequence[str] | None, multi_label: bool) -> dict[str, Any]:
     if not multi_label:
         best, label = chances.max(dim=1)
-        return {"label": pa.array(label.numpy()), "probability": pa.array(best.numpy())}
+        named = {} if names is None else {"class": pa.array(names).take(pa.array(label.numpy()))}
+        return {"label": pa.array(label.numpy()), **named, "probability": pa.array(best.numpy())}
     marked = chances > 0.5
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), marked.sum(dim=1).cumsum(0)])
-    labels = marked.nonzero()[:, 1]
-    return {"label": pa.ListArray.from_arrays(pa.array(offsets.int().numpy()), pa.array(labels.numpy()))}
+    offsets = pa.array(torch.cat([torch.zeros(1, dtype=torch.int64), marked.sum(dim=1).cumsum(0)]).int().numpy())
+    labels = pa.array(marked.nonzero()[:, 1].numpy())
+    named = {} if names is None else {"class": pa.ListArray.from_arrays(offsets, pa.array(names).take(labels))}
+    return {"label": pa.ListArray.from_arrays(offsets, labels), **named}
+
+
+def _write_parquet(path: Path, tables: Iterator[tuple[Any, Sequence[str]]]) -> None:
+    writer = None
+    for table, _ in tables:
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
+
+
+def _write_csv(path: Path, tables: Iterator[tuple[Any, Sequence[str]]]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        for number, (table, classes) in enumerate(tables):
+            lists = [name for name in ("label", "class") if name in table.column_names and pa.types.is_list(table[name].type)]
+            plain = {name: table[name].to_pylist() for name in table.column_names if name != "probabilities"}
+            plain |= {name: [";".join(map(str, labels)) for labels in plain[name]] for name in lists}
+            several = table["probabilities"].to_pylist() if "probabilities" in table.column_names else None
+            if number == 0:
+                writer.writerow([*plain, *(f"probability of {name}" for name in (classes if several else ()))])
+            for place, row in enumerate(zip(*plain.values(), strict=True)):
+                writer.writerow([*row, *(several[place] if several else ())])
 
 
 def _original_ids(file: Any, nodes: int) -> Any:

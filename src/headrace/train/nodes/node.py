@@ -166,6 +166,8 @@ def header_of(
         "multi_label": data.y is not None and data.y.dim() == 2,
         "best_possible": {"accuracy": best} if isinstance(best, float) else {},
     }
+    if "class_names" in data.info:
+        dataset["class_names"] = data.info["class_names"]
     more = {} if scaling is None else scaling.statistics()
     return describe("node", dataset, options, None if model is None else sum(p.numel() for p in model.parameters()), **more)
 
