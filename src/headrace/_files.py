@@ -14,7 +14,9 @@ def replaced(path: Path, *, contended: bool = False) -> Iterator[Path]:
     """Yield a path to write to; when the block ends, that file is on the disk and has the name `path`.
 
     If the block or the disk fails, whatever was at `path` stays and the new file is removed. A process that is killed leaves
-    `path` as it was and perhaps `path.new` beside it. A device or a pipe is not replaced. contended: other processes may write the same file at the same time.
+    `path` as it was and perhaps `path.new` beside it. A device or a pipe is not replaced.
+
+    contended: other processes may write the same file at the same time.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "is a device or a pipe, which a new file would take the place of", str(path))
