@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as folder:
     for storage, more in storages.items():
         result = node(data, options=NodeOptions(storage=storage, **more, **common), out=place / storage)
         last = Run(place / storage).metrics("epoch")[-1]
-        line = f"{storage:8}  loss {last['loss']:.6f}  test accuracy {result.test_accuracy[0]:.3f}"
+        line = f"{storage:8}  loss {last['loss']:.6f}  test accuracy {result.test_accuracy:.3f}"
         if disk := last.get("disk"):
             share = disk["bytes_read"] / data.x.nbytes
             line += f"  read {share:.2f} of the features in an epoch, {disk['hit_rate']:.0%} found in memory"

@@ -48,7 +48,7 @@ def trained(data: hr.Dataset, out: Path, storage: str) -> dict:
     more = {"hidden": 16, "fanout": (5, 5), "epochs": 2, "lr": 0.01, "threads": 1, "features": "as_is"}
     options = NodeOptions(**more, batch_size=20, storage=storage, memory=str(MEMORY))
     result = node(data, options=options, out=out)
-    return {"accuracy": result.test_accuracy[0], "disk": [line["disk"] for line in Run(out).metrics("epoch")]}
+    return {"accuracy": result.test_accuracy, "disk": [line["disk"] for line in Run(out).metrics("epoch")]}
 
 
 def main() -> None:

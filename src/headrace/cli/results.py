@@ -14,7 +14,7 @@ from rich.table import Table
 from headrace._sizes import format_size
 from headrace.cli.shown_plan import against_plan
 from headrace.train import Measure, Run
-from headrace.train.fit import spread
+from headrace.train.measure import Spread
 
 _SPLITS = {"test": "test", "val": "validation"}
 Row = tuple[str, str]
@@ -52,9 +52,9 @@ def _measured(header: dict[str, Any], ends: Lines) -> Iterator[Row]:
 
 
 def _with_spread(measure: Measure, values: Sequence[float]) -> str:
-    over = spread(values)
-    more = f" ± {measure.shown(over['std']).removesuffix(' %')} over {len(values)} runs" if len(values) > 1 else ""
-    return measure.shown(over["mean"]) + more
+    over = Spread(values)
+    more = f" ± {measure.shown(over.std).removesuffix(' %')} over {len(values)} runs" if len(values) > 1 else ""
+    return measure.shown(over) + more
 
 
 def _rankings(ends: Lines) -> Table | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields, replace
@@ -17,7 +16,7 @@ from headrace._arrays import thread_count
 from headrace.pipeline import Trace
 from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
 from headrace.train.loop import Stopped, Trainer
-from headrace.train.measure import Measure
+from headrace.train.measure import Measure, spreads
 from headrace.train.options import LoopOptions, as_plain
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
@@ -205,18 +204,8 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
 
 def _summary(measures: Sequence[Measure], ends: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What `result.json` says of a task that has nothing to add: the measures of each split over the repeats."""
-    names = [f"{split}_{measure.name}" for measure in measures for split in ("train", "val", "test")]
-    values = {name: [end[name] for end in ends if end.get(name) is not None] for name in names}
-    return {name: spread(v) for name, v in values.items() if v} | {"seconds": sum(end["seconds"] for end in ends)}
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation and the values themselves."""
-    return {
-        "mean": statistics.fmean(values) if values else None,
-        "std": statistics.stdev(values) if len(values) > 1 else 0.0 if values else None,
-        "values": list(values),
-    }
+    scores = {name: values.plain() for name, values in spreads(measures, ends).items()}
+    return scores | {"seconds": sum(end["seconds"] for end in ends)}
 
 
 @contextmanager

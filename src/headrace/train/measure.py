@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -32,6 +33,41 @@ class Measure:
     def plain(self) -> dict[str, str]:
         """As `options.json` has it."""
         return asdict(self)
+
+
+class Spread(float):
+    """The mean of a measure over repeats: a number, with the `values` it is the mean of, and their deviation `std`.
+
+    >>> from headrace.train.measure import Spread
+    >>> accuracy = Spread([0.80, 0.82])
+    >>> print(f"{accuracy:.2%}", accuracy, len(accuracy.values))
+    81.00% 0.8100 ± 0.0141 2
+    """
+
+    values: tuple[float, ...]
+
+    def __new__(cls, values: Sequence[float]) -> Spread:
+        self = super().__new__(cls, statistics.fmean(values))
+        self.values = tuple(values)
+        return self
+
+    @property
+    def std(self) -> float:
+        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """As `result.json` has it."""
+        return {"mean": float(self), "std": self.std, "values": list(self.values)}
+
+    def __str__(self) -> str:
+        return f"{float(self):.4f}" + (f" ± {self.std:.4f}" if len(self.values) > 1 else "")
+
+
+def spreads(measures: Sequence[Measure], ends: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
+    """`test_accuracy` and the like over the repeats that end with these lines, where a split and its measure are known."""
+    names = [f"{split}_{measure.name}" for measure in measures for split in ("test", "val", "train")]
+    values = {name: [end[name] for end in ends if end.get(name) is not None] for name in names}
+    return {name: Spread(known) for name, known in values.items() if known}
 
 
 def is_better(measures: Sequence[Measure], scores: Mapping[str, float], best: Mapping[str, float] | None) -> bool:

@@ -5,7 +5,6 @@ import types
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import headrace as hr
@@ -14,7 +13,7 @@ from headrace.train import Run, Watcher, infer, node
 from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
-from headrace.train.nodes.score import class_weights, count_right, node_loss, score
+from headrace.train.nodes.score import class_weights, score
 from training_cases import MODELS, assert_same_weights, ctrl_c_at, small
 
 
@@ -80,8 +79,8 @@ def test_every_kind_of_layer_learns(data, model, full_batch):
     options = small(model=model, full_batch=full_batch, dropout=0.2, **length)
     seen = Seen()
     result = node(data, options=options, watcher=seen)
-    assert result.test_accuracy[0] > 0.84
-    assert result.test_accuracy[0] <= data.info["best_accuracy"] + 0.02
+    assert result.test_accuracy > 0.84
+    assert result.test_accuracy <= data.info["best_accuracy"] + 0.02
     assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]
     assert len(seen.steps) == (25 if full_batch else 7 * 10)
     assert (seen.epochs[0]["sampled"] is None) == full_batch
@@ -90,7 +89,7 @@ def test_every_kind_of_layer_learns(data, model, full_batch):
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
 def test_every_optimizer_learns(data, optimizer):
     result = node(data, options=small(optimizer=optimizer, epochs=5, lr=0.1 if optimizer == "sgd" else 0.02, weight_decay=1e-4))
-    assert result.test_accuracy[0] > 0.8
+    assert result.test_accuracy > 0.8
 
 
 @pytest.mark.parametrize("full_batch", [False, True])
@@ -98,7 +97,7 @@ def test_bf16_learns_and_keeps_its_weights_in_fp32(data, full_batch):
     changes = {"full_batch": full_batch, "epochs": 20 if full_batch else 5, "lr": 0.05 if full_batch else 0.02}
     exact, low = (node(data, options=small(precision=precision, **changes)) for precision in ("fp32", "bf16"))
     assert {p.dtype for p in low.model.parameters()} == {torch.float32}
-    assert low.test_accuracy[0] == pytest.approx(exact.test_accuracy[0], abs=0.03)
+    assert low.test_accuracy == pytest.approx(exact.test_accuracy, abs=0.03)
     assert not torch.equal(low.model.layers[0].conv.lin_l.weight, exact.model.layers[0].conv.lin_l.weight)
 
 
@@ -110,8 +109,13 @@ def test_several_labels_per_node_are_learnt(data, tmp_path):
     assert rows.shape == (len(data.splits["test"]), 3)
     predicted, true = (rows > 0).int(), y[data.splits["test"]].int()
     f1 = 2 * int((predicted & true).sum()) / int(predicted.sum() + true.sum())
-    assert result.test_accuracy[0] == pytest.approx(f1)
+    assert result.scores["test_micro_f1"] == pytest.approx(f1)
     assert f1 > 0.85
+    with pytest.raises(AttributeError, match=r"have no accuracy: see scores\['test_micro_f1'\]"):
+        result.test_accuracy  # noqa: B018
+    end = list(Run(tmp_path / "run").metrics("end"))[-1]
+    assert [row["nodes"] for row in end["test"]["classes"]] == true.sum(dim=0).tolist()
+    assert end["test_macro_f1"] == pytest.approx(sum(row["f1"] for row in end["test"]["classes"]) / 3)
     assert Run(tmp_path / "run").header["dataset"]["multi_label"] is True
 
 
@@ -136,12 +140,12 @@ def test_a_module_without_layers_is_validated_on_samples(data):
     own = Own(16, 4)
     result = node(data, own, small(epochs=6, lr=0.02))
     assert result.model is own
-    assert result.test_accuracy[0] > 0.8
+    assert result.test_accuracy > 0.8
     assert {kind for kind, _ in own.given} == {Batch}
     evaluated = [training for _, training in own.given].count(False)
     assert evaluated == 6 * -(-400 // 64) + -(-2000 // 64)
     rows = torch.cat([own(batch) for batch in NeighborLoader(data, [5, 5], "val", batch_size=64)])
-    assert result.val_accuracy[0] == pytest.approx(score(rows, data.y[data.splits["val"]])["accuracy"], abs=0.05)
+    assert result.val_accuracy == pytest.approx(score(rows, data.y[data.splits["val"]])["accuracy"], abs=0.05)
 
 
 def test_a_module_with_layers_is_validated_exactly(data):
@@ -151,7 +155,7 @@ def test_a_module_with_layers_is_validated_exactly(data):
     for name in ("val", "test"):
         ids = data.splits[name]
         accuracy = float((infer(own, data)[ids].argmax(dim=1) == data.y[ids]).float().mean())
-        assert getattr(result, f"{name}_accuracy")[0] == pytest.approx(accuracy)
+        assert getattr(result, f"{name}_accuracy") == pytest.approx(accuracy)
 
 
 def test_a_module_whose_layers_are_a_number_is_validated_on_samples(data):
@@ -193,7 +197,7 @@ def test_a_function_makes_a_model_for_each_repeat(data):
     result = node(data, make, small(epochs=2, repeats=3))
     assert len(made) == 3
     assert result.model is made[-1]
-    assert len(result.test_accuracy) == 3
+    assert len(result.test_accuracy.values) == 3
     first, second, third = (m.layers[0].lin_l.weight for m in made)
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)
@@ -223,8 +227,8 @@ def test_batch_norm_survives_a_last_batch_of_one_node(data):
 
 def test_repeats_have_seeds_of_their_own_and_a_mean_and_deviation(data, tmp_path):
     result = node(data, options=small(epochs=2, repeats=3, seed=5), out=tmp_path / "run")
-    alone = [node(data, options=small(epochs=2, seed=5 + i)).test_accuracy[0] for i in range(3)]
-    assert result.test_accuracy == alone
+    alone = [node(data, options=small(epochs=2, seed=5 + i)).test_accuracy for i in range(3)]
+    assert result.test_accuracy.values == tuple(alone)
     assert len(set(alone)) > 1
     summary = result.summary()["test_accuracy"]
     assert summary["values"] == alone
@@ -240,7 +244,7 @@ def test_repeats_have_seeds_of_their_own_and_a_mean_and_deviation(data, tmp_path
 
 def test_one_run_has_no_deviation(data):
     result = node(data, options=small(epochs=1))
-    assert result.summary()["test_accuracy"] == {"mean": result.test_accuracy[0], "std": 0.0, "values": result.test_accuracy}
+    assert result.summary()["test_accuracy"] == {"mean": result.test_accuracy, "std": 0.0, "values": [result.test_accuracy]}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -287,7 +291,7 @@ def test_early_stopping_stops_and_restores_the_best_weights(data, tmp_path):
     assert len(seen.epochs) == best + 1 + 3 < 60
     (end,) = seen.ends
     assert (end["reason"], end["best_epoch"]) == ("early stop", best)
-    assert result.val_accuracy == [accuracies[best][0]]
+    assert result.val_accuracy == accuracies[best][0]
     ids = data.splits["val"]
     loss = score(infer(result.model, data, ids), data.y[ids])
     assert (loss["accuracy"], loss["loss"]) == pytest.approx((accuracies[best][0], -accuracies[best][1]))
@@ -300,7 +304,7 @@ def test_without_patience_all_epochs_are_run_and_the_best_kept(data):
     seen = Seen()
     result = node(data, options=small(epochs=8, lr=0.1), watcher=seen)
     assert len(seen.epochs) == 8
-    assert result.val_accuracy == [max(e["val_accuracy"] for e in seen.epochs)]
+    assert result.val_accuracy == max(e["val_accuracy"] for e in seen.epochs)
     assert seen.ends[0]["reason"] == "finished"
 
 
@@ -314,14 +318,14 @@ def test_without_validation_nodes_the_last_weights_are_kept(data):
     only = dataclasses.replace(data, splits={"train": data.splits["train"], "test": data.splits["test"]})
     seen = Seen()
     result = node(only, options=small(epochs=2, patience=1), watcher=seen)
-    assert (result.val_accuracy, len(result.test_accuracy), len(seen.epochs)) == ([], 1, 2)
-    assert result.summary()["val_accuracy"] == {"mean": None, "std": None, "values": []}
+    assert (result.val_accuracy, len(result.test_accuracy.values), len(seen.epochs)) == (None, 1, 2)
+    assert "val_accuracy" not in result.summary()
     assert seen.ends[0]["best_epoch"] == 1
 
 
 def test_without_test_nodes_there_is_no_test_accuracy(data):
     only = dataclasses.replace(data, splits={"train": data.splits["train"], "val": data.splits["val"]})
-    assert node(only, options=small(epochs=1)).test_accuracy == []
+    assert node(only, options=small(epochs=1)).test_accuracy is None
 
 
 def test_the_model_is_left_as_for_evaluation(data, tmp_path):
@@ -463,22 +467,6 @@ def test_features_that_the_layers_cannot_multiply_are_refused(data, dtype):
 # Scores
 
 
-def test_scores_are_accuracy_and_cross_entropy():
-    rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
-    labels = torch.tensor([0, 1, 1])
-    found = score(rows, labels)
-    assert found["accuracy"] == pytest.approx(2 / 3)
-    assert found["loss"] == pytest.approx(float(F.cross_entropy(rows, labels)))
-
-
-def test_the_score_of_several_labels_is_micro_f1():
-    rows = torch.tensor([[1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]])
-    labels = torch.tensor([[1, 0, 0], [0, 1, 1]])
-    assert score(rows, labels)["accuracy"] == pytest.approx(2 * 2 / (3 + 3))
-    assert count_right(-torch.ones(2, 3), torch.zeros(2, 3)) == 2  # nothing to find, nothing found
-    assert float(node_loss(rows, labels)) == pytest.approx(float(F.binary_cross_entropy_with_logits(rows, labels.float())))
-
-
 def test_class_weights_make_classes_count_the_same():
     labels = torch.tensor([0, 0, 0, 1, 2, 2])
     weights = class_weights(labels, 4)
@@ -507,7 +495,7 @@ def test_class_weights_make_classes_count_the_same():
         ({"precision": "fp8"}, "precision must be one of fp32, bf16"),
         ({"norm": "graph"}, "norm must be one of none, batch, layer"),
         ({"validate": "never"}, "validate must be one of auto, exact, sampled, none"),
-        ({"features": "columns"}, "features must be one of auto, as_is, rows"),
+        ({"features": "columns"}, "features must be one of as_is, rows, standardize"),
         ({"class_weights": "x"}, "class_weights must be one of none, balanced"),
         ({"fanout": (5, -2)}, "fanout must be numbers from -1"),
         ({"fanout": (5, 5), "layers": 3}, "fanout has 2 hops for 3 layers"),
@@ -542,6 +530,6 @@ def test_features_in_bf16_train_in_bf16_and_are_refused_in_fp32():
     data = hr.generate.community(nodes=1_000, edges=20_000, classes=3, features=16, splits=(0.5, 0.2, 0.3))
     data.x = data.x.bfloat16()
     options = hr.train.NodeOptions(hidden=32, fanout=(5, 5), epochs=10, batch_size=50, lr=0.01, precision="bf16")
-    assert hr.train.node(data, options=options).test_accuracy[0] > 0.7
+    assert hr.train.node(data, options=options).test_accuracy > 0.7
     with pytest.raises(ValueError, match=r"features are torch\.bfloat16, and the model computes with fp32"):
         hr.train.node(data, options=dataclasses.replace(options, precision="fp32"))

@@ -179,6 +179,15 @@ def test_runs_of_links_show_ranks_and_what_the_disk_did(browser, tmp_path):
     assert browser.console() == []
 
 
+def test_classes_have_a_table(browser, tmp_path):
+    path = write_run(tmp_path / "a", name="sage")
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines[-1]["test"] = {"accuracy": 0.5, "classes": [{"nodes": 1200, "precision": 0.25, "recall": 1.0, "f1": 0.4}]}
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert browser.open(report(tmp_path, path)) == "true"
+    assert "sage\t0\t1,200\t25.00 %\t100.00 %\t40.00 %" in browser.text("#classes")
+
+
 def test_repeats_of_links_have_a_mean_a_spread_and_one_table_of_ranks(browser, tmp_path):
     assert browser.open(report(tmp_path, write_link_repeats(tmp_path / "a"))) == "true"
     for metric in ("val_mrr", "val_hits10"):

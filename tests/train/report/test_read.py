@@ -279,3 +279,18 @@ def test_a_half_written_trace_is_no_trace(tmp_path):
     run = read_run(path)
     assert timeline(run) is None
     assert figures.summary(run)["notes"] == ["1 damaged line or file left out"]
+
+
+def test_classes_of_test_nodes_are_means_of_the_repeats_under_their_names(tmp_path):
+    path = write_repeats(tmp_path / "a", 2, epochs=2)
+    for repeat, f1 in ((0, 0.5), (1, 0.7)):
+        table = [{"nodes": 30, "precision": 0.25, "recall": 0.75, "f1": f1}, {"nodes": 10, "f1": "many"}]
+        append(path / f"repeat-{repeat}", {"kind": "end", "test": {"accuracy": 0.5, "classes": table}})
+    about = json.loads((path / "options.json").read_text())
+    about["dataset"]["class_names"] = ["first"]
+    (path / "options.json").write_text(json.dumps(about))
+    row, other = figures.classes(read_run(path))
+    assert row == {"name": "first", "nodes": 30, "precision": 0.25, "recall": 0.75, "f1": 0.6}
+    assert other == {"name": "1", "nodes": 10, "precision": None, "recall": None, "f1": None}
+    assert figures.ranks(read_run(path)) == []
+    assert figures.classes(read_run(write_run(tmp_path / "b"))) == []

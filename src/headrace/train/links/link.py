@@ -15,7 +15,7 @@ from headrace.graph import Dataset
 from headrace.nn import GNN, Decoder
 from headrace.ranks import Alone, Ranks
 from headrace.store import Partitioned, PinnedBuffers, TrainedArray, TrainedRows
-from headrace.train.fit import FREE, Setup, describe, fit, spread
+from headrace.train.fit import FREE, Setup, describe, fit
 from headrace.train.inference.encoded import evaluated_with
 from headrace.train.links.data import LinkData
 from headrace.train.links.disk import DiskLinkRecipe
@@ -28,6 +28,7 @@ from headrace.train.links.options import LinkOptions, decoder_of
 from headrace.train.links.predicted import beside_measured
 from headrace.train.links.recipe import LinkRecipe
 from headrace.train.loop import Trainer
+from headrace.train.measure import spreads
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
@@ -135,15 +136,11 @@ def link(
         encoder=None if flow.encoder is None else flow.encoder.model.eval(),
         encoded=encoded if isinstance(encoded, TrainedArray) else None,
         plan=None if last is None or "plan" not in last.header else beside_measured(last.header["plan"], last.metrics("epoch")),
-        repeats=None if options.repeats == 1 else {name: _spread_of(ends, name) for name in ("val_mrr", "test_mrr")},
+        repeats=None if options.repeats == 1 else {name: s.plain() for name, s in spreads(recipe.measures, ends).items()},
     )
     if run is not None:
         run.save_result(result.summary())
     return result
-
-
-def _spread_of(ends: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return spread([end[name] for end in ends if end[name] is not None])
 
 
 def check_ranks(ranks: Ranks) -> None:

@@ -14,7 +14,8 @@ from torch import nn
 from headrace.graph import Dataset, Graph
 from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
-from headrace.train.fit import FREE, Setup, describe, fit, spread
+from headrace.train.fit import FREE, Setup, describe, fit
+from headrace.train.measure import Spread, spreads
 from headrace.train.nodes.checks import check_node_data
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
@@ -30,22 +31,32 @@ Model = nn.Module | Callable[[], nn.Module] | None
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What training gave: accuracies of every repeat (micro-F1 where nodes have several labels), and the last model at its best."""
+    """What training gave: each measure of each split, over the repeats, and the last repeat's model at its best."""
 
-    test_accuracy: list[float]
-    val_accuracy: list[float]
+    scores: dict[str, Spread]  # `test_accuracy`, `val_macro_f1` and the like; of several labels `test_micro_f1`
     seconds: float
     model: nn.Module
     run: Path | None = None
 
+    @property
+    def test_accuracy(self) -> Spread | None:
+        """A number: the mean over the repeats; its `values` and `std` too. None where there is no such split."""
+        return self._accuracy("test")
+
+    @property
+    def val_accuracy(self) -> Spread | None:
+        """As `test_accuracy`, of the nodes that chose the best weights."""
+        return self._accuracy("val")
+
+    def _accuracy(self, split: str) -> Spread | None:
+        if "train_micro_f1" in self.scores:
+            raise AttributeError(f"nodes with several labels have no accuracy: see scores['{split}_micro_f1']")
+        return self.scores.get(f"{split}_accuracy")
+
     def summary(self) -> dict[str, Any]:
         """As `result.json` and `--json` have it."""
-        return {
-            "test_accuracy": spread(self.test_accuracy),
-            "val_accuracy": spread(self.val_accuracy),
-            "seconds": self.seconds,
-            "run": None if self.run is None else str(self.run),
-        }
+        scores = {name: values.plain() for name, values in self.scores.items()}
+        return {**scores, "seconds": self.seconds, "run": None if self.run is None else str(self.run)}
 
 
 def node(
@@ -71,7 +82,7 @@ def node(
     >>> data = hr.generate.community(nodes=2000, edges=40000, classes=4, features=16)
     >>> options = hr.train.NodeOptions(hidden=32, fanout=(10, 5), epochs=20, lr=0.01, batch_size=64)
     >>> result = hr.train.node(data, options=options)
-    >>> result.test_accuracy[0] > 0.7
+    >>> result.test_accuracy > 0.7
     True
     """
     options = options or NodeOptions()
@@ -93,8 +104,7 @@ def node(
         free=partial(_free, options.storage),
     )
     result = NodeResult(
-        [end["test_accuracy"] for end in ends if end["test_accuracy"] is not None],
-        [end["val_accuracy"] for end in ends if end["val_accuracy"] is not None],
+        spreads(recipe.measures, ends),
         sum(end["seconds"] for end in ends),
         recipe.model.eval(),
         path,

@@ -20,12 +20,11 @@ from headrace.store import Remote, Store, Tiered, hot_order, rows_for
 from headrace.train.clock import Clock
 from headrace.train.inference.infer import infer
 from headrace.train.inference.walk import layers_of
-from headrace.train.measure import Measure
 from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.remote_batches import RemoteBatches
-from headrace.train.nodes.score import class_weights, count_right, loss_weight, node_loss, score
+from headrace.train.nodes.score import class_weights, count_right, loss_weight, measures_of, node_loss, per_class, score
 from headrace.train.recipe import Progress, Recipe, Step
 
 
@@ -35,8 +34,6 @@ class NodeRecipe(Recipe):
     A step takes `accumulate` batches over all `ranks`, and each rank makes its own of them. All of them share a validation.
     `remote`: features that are spread over the ranks, in place of the data's.
     """
-
-    measures = (Measure("accuracy", format=".2%"), Measure("loss", better="lower"))
 
     def __init__(
         self,
@@ -53,10 +50,11 @@ class NodeRecipe(Recipe):
         assert data.y is not None
         self.ranks, self.accumulate, self.exchange, self.remote = ranks or Alone(), accumulate, exchange, remote
         if options.full_batch and self.ranks.size > 1:
-            raise ValueError(f"full_batch is one batch per step, and placed are {self.ranks.size} ranks: train it on one")
+            raise ValueError(f"full_batch is one batch per step, and there are {self.ranks.size} ranks: train it on one")
         self.device = torch.device(options.device)
         self.data, self.model, self.options = data, model.to(self.device), options
         self.labels: Tensor = data.y
+        self.measures = measures_of(data.y, data.num_classes)
         self.train_nodes = data.splits["train"]
         check_weights(data, model, sampled=not options.full_batch)
         self.weight = None
@@ -102,7 +100,7 @@ class NodeRecipe(Recipe):
         with clock("forward"), self._precision():
             rows = self.model(self.whole).index_select(0, self.seeds)
             loss = node_loss(rows, self.seed_labels, self.weight)
-        return Step(loss, len(rows), {"accuracy": count_right(rows.detach(), self.seed_labels)})
+        return Step(loss, len(rows), {self.measures[0].name: count_right(rows.detach(), self.seed_labels)})
 
     def _batch_loss(self, batch: Batch, clock: Clock) -> Step:
         placed = batch.to(self.device)  # where the loader has put it already, unless a model of one's own takes it elsewhere
@@ -118,7 +116,7 @@ class NodeRecipe(Recipe):
         return Step(
             loss,
             batch.batch_size,
-            {"accuracy": right},
+            {self.measures[0].name: right},
             None if self.weight is None else loss_weight(placed.y, self.weight),  # type: ignore[arg-type]
             sample.num_sampled_nodes,
             sample.num_sampled_edges,
@@ -138,7 +136,7 @@ class NodeRecipe(Recipe):
 
     def test(self, progress: Progress) -> dict[str, dict[str, Any] | None]:
         names = [name for name in ("train", "val", "test") if name in self.data.splits]
-        scores = self._scores(tuple(names), progress)
+        scores = self._scores(tuple(names), progress, with_classes="test")
         return {name: scores.get(name) for name in ("train", "val", "test")}
 
     def facts(self) -> dict[str, Any]:
@@ -158,13 +156,18 @@ class NodeRecipe(Recipe):
             facts["tiers"] = [asdict(tier) for tier in self.rows.use().tiers]  # since the run began
         return facts
 
-    def _scores(self, names: tuple[str, ...], progress: Progress) -> dict[str, dict[str, float]]:
+    def _scores(self, names: tuple[str, ...], progress: Progress, with_classes: str = "") -> dict[str, dict[str, Any]]:
         nodes = {name: self.data.splits[name] for name in names}
         together = torch.cat(list(nodes.values()))
         with self._precision():
             rows = self._predict(together, progress)
         parts = rows.float().split([len(ids) for ids in nodes.values()])
-        return {name: score(part, self.labels[ids]) for (name, ids), part in zip(nodes.items(), parts, strict=True)}
+        scores: dict[str, dict[str, Any]] = {}
+        for (name, ids), part in zip(nodes.items(), parts, strict=True):
+            scores[name] = dict(score(part, self.labels[ids]))
+            if name == with_classes and (classes := per_class(part, self.labels[ids])):
+                scores[name]["classes"] = classes
+        return scores
 
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         """The model's rows of some nodes, as in evaluation."""
@@ -228,7 +231,7 @@ class NodeRecipe(Recipe):
         return Shard(self.ranks.rank, self.ranks.size, tail="empty", accumulate=self.accumulate)
 
     def _placed_rows(self) -> Store | None:
-        """Features where the GPU reads them, if placed is one and it samples."""
+        """Features where the GPU reads them, if there is one and it samples."""
         assert self.data.x is not None
         options = self.options
         if self.device.type == "cpu" or options.full_batch:

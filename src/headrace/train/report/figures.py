@@ -30,6 +30,7 @@ def summary(run: LoggedRun) -> dict[str, Any]:
         "best_epochs": [_best_epoch(run, repeat) for repeat in run.repeats],
         "measures": measures(run),
         "ranks": ranks(run),
+        "classes": classes(run),
         "predicted": {name: number(value) for name, value in record(record(run.about.get("plan")).get("predicted")).items()},
         "median_epoch": short(statistics.median(times)) if times else None,
         "seconds": short(_seconds(run)),
@@ -66,6 +67,18 @@ def ranks(run: LoggedRun) -> list[dict[str, Any]]:
     for name in sorted({name for test in tests for name in test if isinstance(test[name], dict)}):
         means = {figure: _mean(record(test.get(name)).get(figure) for test in tests) for figure in RANKING}
         rows.append({"name": name.replace("_", " "), "edges": _mean(test.get("edges") for test in tests), **means})
+    return rows
+
+
+def classes(run: LoggedRun) -> list[dict[str, Any]]:
+    """Test nodes, precision, recall and F1 of each class: the mean over the repeats that have ended."""
+    tables = [table for repeat in run.repeats if (table := records(record((repeat.end or {}).get("test")).get("classes")))]
+    names = record(run.about.get("dataset")).get("class_names")
+    known = [str(name) for name in names] if isinstance(names, list) else []
+    rows = []
+    for place, same in enumerate(zip(*tables, strict=False)):
+        means = {figure: _mean(row.get(figure) for row in same) for figure in ("nodes", "precision", "recall", "f1")}
+        rows.append({"name": known[place] if place < len(known) else str(place), **means})
     return rows
 
 

@@ -49,6 +49,8 @@ const hitsChart = {
 
 const rankChart = { wide: true, draw: (width, runs) => plainTable(rankTable(runs)) };
 
+const classChart = { wide: true, draw: (width, runs) => plainTable(classTable(runs)) };
+
 const timeChart = {
   wide: true,
   key: (runs) => partKey([...new Set(runs.flatMap((run) => Object.keys(run.time)))]),
@@ -135,6 +137,11 @@ const sections = [
     intro: "Among all nodes (full) or sampled ones; filtered leaves other true answers out, raw does not. "
       + "Only rankings of one name can be compared.",
     has: (run) => run.summary.ranks.length > 0, absent: "there is no test result",
+  },
+  {
+    id: "classes", title: "Classes", charts: [classChart], optional: true,
+    intro: "Of the test nodes; means over the repeats.",
+    has: (run) => run.summary.classes.length > 0, absent: "there is no test result by class",
   },
   {
     id: "time", title: "Where the time of an epoch went", charts: [timeChart],

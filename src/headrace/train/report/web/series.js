@@ -45,6 +45,14 @@ function isTask(name) {
   return (run) => run.about.task === name;
 }
 
+function classTable(runs) {
+  return {
+    columns: ["run", "class", "test nodes", "precision", "recall", "F1"],
+    rows: runs.flatMap((run) => run.summary.classes.map((row) => [run.name, row.name, count(row.nodes),
+      percents(row.precision), percents(row.recall), percents(row.f1)])),
+  };
+}
+
 function rankTable(runs) {
   const hits = ["hits@1", "hits@3", "hits@10"];
   return {
