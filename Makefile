@@ -31,8 +31,11 @@ format: .venv/ready
 # torch is installed first and alone: pip then finds it in place and looks for no other. The package is built in an
 # environment of its own, which holds no torch.
 .venv/ready: $(NATIVE)
+	@echo "Making .venv: an environment of Python, then torch, then headrace with its native module. Minutes, the first time."
 	$(PYTHON) -m venv .venv
+	@echo "Installing torch (the largest download) ..."
 	$(PIP) torch
+	@echo "Building headrace's native module, and installing what it and its tests need ..."
 	PIP_CONSTRAINT=constraints.txt $(PIP) -e ".[test,lint]"
 	touch $@
 
