@@ -1,6 +1,8 @@
 """`headrace advise`."""
 
 import json
+import shlex
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +29,28 @@ def test_it_prints_choices_and_reasons(advise):
     assert done.exit_code == 0, done.output
     for text in ("gcn 16 -> 8 -> 4", "order of nodes", "layer 1: operations", "layer 2: kernel", "dropout of the input"):
         assert text in done.stdout
+
+
+@pytest.mark.parametrize("order", ["as it is", "rabbit"])
+def test_it_ends_with_the_commands_that_train_so(advise, monkeypatch, tmp_path, order):
+    plain = command.commands
+
+    def in_order(dataset, options, plan):
+        return plain(dataset, options, replace(plan, configuration=replace(plan.configuration, order=order)))
+
+    monkeypatch.setattr(command, "commands", in_order)
+    done = advise(SMALL, "--model", "gat", "--hidden", "8", "--heads", "2", "--epochs", "2", "--dtype", "bf16")
+    lines = done.stdout.split("to train so\n")[1].splitlines()
+    assert len(lines) == (1 if order == "as it is" else 2)
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        name, *words = shlex.split(line)
+        assert name == "headrace"
+        ended = CliRunner().invoke(app, words)
+        assert ended.exit_code == 0, ended.output
+    [run] = (tmp_path / "runs").iterdir()
+    made = json.loads((run / "options.json").read_text())["options"]
+    assert (made["model"], made["heads"], made["precision"], made["full_batch"]) == ("gat", 2, "bf16", True)
 
 
 def test_json_is_one_object(advise):

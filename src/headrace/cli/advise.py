@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,12 +20,13 @@ from headrace._device import device_of
 from headrace.cli.options import refused, takes
 from headrace.cli.progress import progress_shown, terminable
 from headrace.cli.shown_plan import show_plan
-from headrace.cli.train import DATASET
+from headrace.cli.train import DATASET, short_name
 from headrace.graph import Dataset
 from headrace.graph.named import named
 from headrace.nn.gnn import KINDS
 from headrace.plan import Machine, Plan, Verification, advise, probe, verify
 from headrace.plan.decided import seconds
+from headrace.plan.whole.plan import AS_IT_IS
 
 _TYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -94,6 +96,25 @@ def advise_command(
     show_plan(plan, console)
     if verification is not None:
         show_verification(verification, console)
+    console.print("\n[bold]to train so[/bold]")
+    for line in commands(dataset, options, plan):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def commands(dataset: str, options: AdviseOptions, plan: Plan) -> list[str]:
+    """The commands that train as planned: one that reorders the nodes, where they are to be, and one that trains."""
+    chosen, lines = plan.configuration, []
+    if chosen.order != AS_IT_IS:
+        moved = f"{short_name(dataset)}-{chosen.order}"
+        lines.append(shlex.join(["headrace", "reorder", dataset, moved, "--order", chosen.order]))
+        dataset = moved
+    wanted: dict[str, object] = {"model": options.model, "hidden": options.hidden, "layers": options.layers}
+    wanted |= {"heads": options.heads} if options.model.startswith("gat") else {}
+    wanted |= {"dropout": options.dropout, "epochs": options.epochs, "keep-sum": chosen.keep_sum}
+    wanted |= {} if options.input_dropout is None else {"input-dropout": options.input_dropout}
+    wanted |= {"precision": "bf16" if chosen.dtype == torch.bfloat16 else "fp32", "device": options.device}
+    words = [word for name, value in wanted.items() for word in (f"--{name}", str(value))]
+    return [*lines, shlex.join(["headrace", "train", "node", dataset, "--full-batch", *words])]
 
 
 def _advise(data: Dataset, options: AdviseOptions, machine: Machine, progress: object) -> Plan:
