@@ -1,10 +1,13 @@
-"""One way to replace a file: whole, or not at all."""
+"""One way to replace a file: whole, or not at all. One lock for those who write."""
 
 import os
+import re
+import signal
 
 import pytest
 
-from headrace._files import replaced, write_whole
+from forked import FORK, Child
+from headrace._files import Lock, replaced, write_whole
 from headrace._memory import peak_memory, process_memory, resident_memory
 
 
@@ -42,3 +45,59 @@ def test_a_pipe_or_a_device_is_not_replaced(tmp_path):
     with pytest.raises(OSError, match="is a device or a pipe"):
         write_whole(tmp_path / "pipe", "more")
     assert [(file.name, file.is_fifo()) for file in tmp_path.iterdir()] == [("pipe", True)]
+
+
+def lock(path, **options):
+    return Lock(path, busy=f"{path} is in use", remedy="wait", **options)
+
+
+def test_who_holds_a_lock_is_named(tmp_path):
+    with lock(tmp_path / "lock"):
+        with pytest.raises(BlockingIOError) as refused:
+            lock(tmp_path / "lock")
+        told = r"lock is in use by process (\d+) on (.+) since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: wait"
+        match = re.fullmatch(f"{re.escape(str(tmp_path))}/{told}", str(refused.value))
+        assert match
+        assert match[1] == str(os.getpid())
+    lock(tmp_path / "lock").close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["lock", ""])  # a file, and the folder itself
+def test_a_killed_process_frees_its_lock(tmp_path, name):
+    taken = FORK.Event()
+
+    def hold():
+        with lock(tmp_path / name):
+            taken.set()
+            signal.pause()
+
+    child = Child(hold)
+    assert taken.wait(30)
+    with pytest.raises(BlockingIOError):
+        lock(tmp_path / name)
+    child.kill()
+    lock(tmp_path / name).close()
+
+
+def test_a_forked_child_does_not_keep_its_parents_lock(tmp_path):
+    held = lock(tmp_path / "lock")
+    child = Child(signal.pause)
+    held.close()
+    lock(tmp_path / "lock").close()
+    child.kill()
+
+
+def test_many_processes_hold_a_lock_one_at_a_time(tmp_path):
+    number = tmp_path / "number"
+    number.write_text("0")
+
+    def count():
+        for _ in range(25):
+            with lock(tmp_path / "lock", seconds=60):
+                number.write_text(str(int(number.read_text()) + 1))
+
+    for child in [Child(count) for _ in range(4)]:
+        child.result()
+    assert number.read_text() == "100"
+    assert [file.name for file in tmp_path.iterdir()] == ["number"]

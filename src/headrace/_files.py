@@ -1,12 +1,17 @@
-"""Files that are replaced whole: written beside the old one, flushed to the disk, renamed."""
+"""Files that are replaced whole: written beside the old one, flushed to the disk, renamed. Locks for those who write."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import platform
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from weakref import WeakSet
 
 
 @contextmanager
@@ -49,3 +54,90 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class Lock:
+    """The right to write something, for one process at a time. The system frees it when the process ends, however it ends.
+
+    file: is locked; made for it, with who holds it since when, and removed by `close`. A folder is locked as it is.
+    busy, remedy: of the BlockingIOError if another process holds it for `seconds` more: what is in use, and what to do.
+
+    A file system that knows no locks gives none: there it is for the user not to write twice at a time.
+    """
+
+    def __init__(self, file: Path, *, busy: str, remedy: str, seconds: float = 0.0) -> None:
+        self.file, self._handle = file, -1
+        deadline = time.monotonic() + seconds
+        while (handle := self._try()) is None:
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(f"{busy}{self._holder()}: {remedy}")
+            time.sleep(0.01)
+        self._handle = handle
+        _held.add(self)
+        if not file.is_dir():
+            since = datetime.now().isoformat(sep=" ", timespec="seconds")
+            with suppress(OSError):  # a full disk: who comes next is told less
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {platform.node()} since {since}\n".encode(), 0)
+
+    def _try(self) -> int | None:
+        """A handle on the locked file, None if somebody else holds it, or did until now."""
+        handle = os.open(self.file, os.O_RDONLY if self.file.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:  # else the last holder has removed it
+                return handle
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return handle
+            os.close(handle)
+            raise
+        os.close(handle)
+        return None
+
+    def _holder(self) -> str:
+        if self.file.is_dir():
+            return ""
+        try:
+            text = self.file.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            text = ""
+        return f" by {text or 'another process'}"
+
+    def close(self) -> None:
+        """Let others have it."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            if not self.file.is_dir():
+                with suppress(OSError):
+                    os.unlink(self.file)
+            os.close(handle)
+
+    def leave(self) -> None:
+        """In a forked child: the lock stays with the process that took it, and ends with that one."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
+_held: WeakSet[Lock] = WeakSet()
+
+
+def _in_child() -> None:
+    for lock in list(_held):
+        lock.leave()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -9,7 +9,6 @@ This needs room for every partition twice: S bytes after a checkpoint, up to 2 S
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-from headrace._files import sync, write_whole
+from headrace._files import Lock, sync, write_whole
 from headrace.store.row_table import RowShape
 
 FORMAT = 1
@@ -74,7 +73,7 @@ class Layout:
 class PartitionFiles:
     """Which file holds which partition: as of the last checkpoint, and now. One process at a time has the directory open."""
 
-    def __init__(self, path: Path, lock: int, layout: Layout, meta: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, lock: Lock, layout: Layout, meta: Mapping[str, Any]) -> None:
         self.path, self.layout, self.checksummed = path, layout, meta["checksums"] is not None
         self.seed, self.calls = int(meta["seed"]), int(meta["calls"])
         self.number, self.extra_file = int(meta["checkpoint"]), meta["extra_file"]
@@ -97,7 +96,7 @@ class PartitionFiles:
         space = os.statvfs(folder)
         needed, free = layout.partitions * layout.file_bytes, space.f_bavail * space.f_frsize
         if needed > free:
-            os.close(lock)
+            lock.close()
             raise OSError(
                 errno.ENOSPC,
                 f"{folder} has {free:,} bytes free and the rows need {needed:,}, twice that while they are trained: "
@@ -122,7 +121,7 @@ class PartitionFiles:
             if files.extra_file is not None:
                 files.extra = (folder / files.extra_file).read_bytes()
         except BaseException:
-            os.close(lock)
+            lock.close()
             raise
         return files
 
@@ -180,9 +179,7 @@ class PartitionFiles:
         self.path.rmdir()
 
     def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
     def _file(self, partition: int, version: int) -> Path:
         return self.path / f"partition.{partition}.{version}.bin"
@@ -245,15 +242,9 @@ def _layout(file: Path, meta: dict[str, Any]) -> Layout:
     return layout
 
 
-def _lock(folder: Path) -> int:
-    """Held while the store is open, and released by the system even when the process is killed."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise BlockingIOError(f"{folder} is open elsewhere: close that store, or end the process that has it open") from None
-    return handle
+def _lock(folder: Path) -> Lock:
+    """Held while the store is open."""
+    return Lock(folder, busy=f"{folder} is open elsewhere", remedy="close that store, or end the process that has it open")
 
 
 def _is_ours(file: Path) -> bool:
