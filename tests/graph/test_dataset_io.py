@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import headrace as hr
+from forked import FORK, Child
 from headrace.graph import io
 
 DTYPES = [
@@ -349,6 +350,42 @@ def test_a_first_save_that_was_killed_is_told_and_can_be_repeated(tmp_path):
     ring().save(path)
     assert files_of(path) == ["indices.2.npy", "indptr.2.npy", "meta.json"]
     assert hr.open(path).num_nodes == 6
+
+
+@pytest.mark.parametrize("savers", [1, 2])
+def test_a_directory_can_be_opened_at_any_moment_while_others_save_to_it(tmp_path, savers):
+    path, ended = tmp_path / "d", FORK.Event()
+    numbers = [{"extra": {n: torch.full((50,), v) for n in "abcdef"}, "info": {"v": v}} for v in range(savers)]
+    ring(**numbers[0]).save(path)
+
+    def save(version):
+        saves = 0
+        while not ended.is_set():
+            ring(**numbers[version]).save(path)
+            saves += 1
+        return saves
+
+    children = [Child(lambda version=version: save(version)) for version in range(savers)]
+    deadline, opens = time.monotonic() + 1.5, 0
+    try:
+        while time.monotonic() < deadline:
+            data = hr.open(path, verify=opens % 4 == 0)
+            assert all(array.eq(data.info["v"]).all() for array in data.extra.values())
+            opens += 1
+    finally:
+        ended.set()
+        saves = [child.result() for child in children]
+    assert opens > 20
+    assert min(saves) > 5
+    assert len(files_of(path)) == 9  # nothing of an older version, no lock
+
+
+def test_a_writer_waits_for_another_one_and_then_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(io, "_PATIENCE", 0.05)
+    told = rf"d is being written by process {os.getpid()} on .*: wait until"
+    with io.DatasetWriter(tmp_path / "d"), pytest.raises(BlockingIOError, match=told):
+        ring().save(tmp_path / "d")
+    ring().save(tmp_path / "d")
 
 
 # ---- other people's files

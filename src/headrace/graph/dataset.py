@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.graph.graph import Graph
-from headrace.graph.io import ArrayReader, DatasetWriter
+from headrace.graph.io import ArrayReader, DatasetWriter, read_version
 from headrace.graph.names import Names
 from headrace.graph.permutation import checked_order, inverse
 from headrace.graph.reorder.decide import auto
@@ -181,12 +181,15 @@ def open_dataset(path: str | os.PathLike[str], *, verify: bool = False) -> Datas
 
     `verify` reads everything and compares checksums, so that a damaged file is found before it is trained on.
     """
-    reader = ArrayReader(Path(path))
+    return read_version(Path(path), lambda reader: _dataset(reader, verify=verify))
+
+
+def _dataset(reader: ArrayReader, *, verify: bool) -> Dataset:
     if verify:
         reader.verify()
     arrays: Mapping[str, Tensor] = {name: reader.open(name) for name in reader.names}
     if "indptr" not in arrays or "indices" not in arrays:
-        raise ValueError(f"{path} holds no graph: it lists {sorted(arrays)}, but not indptr and indices")
+        raise ValueError(f"{reader.path} holds no graph: it lists {sorted(arrays)}, but not indptr and indices")
 
     def group(prefix: str) -> dict[str, Tensor]:
         return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}

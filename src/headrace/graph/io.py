@@ -11,22 +11,25 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from headrace._files import put_in_place, sync
+from headrace._files import Lock, put_in_place, sync
 
 FORMAT = 1
-_META, _ASIDE = "meta.json", "meta.json.new"
+_META, _ASIDE, _LOCK = "meta.json", "meta.json.new", ".lock"
+_PATIENCE = 60.0  # seconds that a writer waits for another one
 _CHUNK = 16 << 20
+T = TypeVar("T")
 _DATA_FILE = re.compile(r"[A-Za-z_][\w-]*\.\d+\.(npy|parquet)")
 
 
@@ -85,14 +88,27 @@ class DatasetWriter:
         self._side: dict[str, Path] = {}
         if self.path.exists() and not self.path.is_dir():
             raise FileExistsError(f"{self.path} is a file: a dataset is a directory")
-        if self.path.exists() and any(self.path.iterdir()) and not _is_ours(self.path):
+        self._check()
+
+    def _check(self) -> None:
+        if self.path.exists() and not _is_ours(self.path):
             raise FileExistsError(f"{self.path} holds other files and is not a dataset: choose another directory")
-        numbers = [int(f.name.split(".")[-2]) for f in _data_files(self.path)]
-        self._version = max(numbers, default=0) + 1
 
     def __enter__(self) -> DatasetWriter:
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / _ASIDE).touch()  # marks what an interrupted save leaves behind as a dataset's
+        busy, remedy = f"{self.path} is being written", "wait until that has ended, or choose another directory"
+        while True:
+            with suppress(FileNotFoundError):  # another writer gave up, and removed the empty directory
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock = Lock(self.path / _LOCK, busy=busy, remedy=remedy, seconds=_PATIENCE)
+                break
+        try:
+            self._check()
+            (self.path / _ASIDE).touch()  # marks what an interrupted save leaves behind as a dataset's
+            numbers = [int(f.name.split(".")[-2]) for f in _data_files(self.path)]
+            self._version = max(numbers, default=0) + 1
+        except BaseException:
+            self._lock.close()
+            raise
         return self
 
     def array(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> ArrayFile:
@@ -113,14 +129,18 @@ class DatasetWriter:
         return self._side[name]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        complete = False
         try:
             if kind is None:
                 self._commit()
-                return
-        except BaseException:
-            self._abandon()
-            raise
-        self._abandon()
+                complete = True
+        finally:
+            if not complete:
+                self._abandon()
+            self._lock.close()
+            if not complete:
+                with suppress(OSError):  # it holds an older version, or another writer's files
+                    self.path.rmdir()
 
     def _commit(self) -> None:
         for name, file in self._open:
@@ -144,8 +164,6 @@ class DatasetWriter:
         for path in self._side.values():
             path.unlink(missing_ok=True)
         (self.path / _ASIDE).unlink(missing_ok=True)
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
 
 
 class ArrayReader:
@@ -160,7 +178,8 @@ class ArrayReader:
             reason = "its writing was interrupted" if (path / _ASIDE).exists() else "it has no meta.json"
             raise FileNotFoundError(f"{path} is not a dataset: {reason}")
         try:
-            content = json.loads(meta.read_text(encoding="utf-8"))
+            self._text = meta.read_text(encoding="utf-8")
+            content = json.loads(self._text)
             version, self.info, self._arrays = content["format"], content["info"], content["arrays"]
             self._files: dict[str, dict[str, Any]] = content.get("files", {})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -169,6 +188,14 @@ class ArrayReader:
             raise ValueError(f"{path} has format {version}; this version of Headrace reads format {FORMAT}")
         if not all(isinstance(table, dict) for table in (self.info, self._arrays, self._files)):
             raise ValueError(f"{meta} is damaged: it lists no arrays")
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the directory was saved over since: files of the version that this reads may be gone."""
+        try:
+            return (self.path / _META).read_text(encoding="utf-8") != self._text
+        except (OSError, ValueError):
+            return False
 
     @property
     def names(self) -> list[str]:
@@ -214,6 +241,17 @@ class ArrayReader:
         return file
 
 
+def read_version(path: Path, work: Callable[[ArrayReader], T]) -> T:
+    """Return `work` of the arrays of one version; of a newer one if the directory was saved over meanwhile."""
+    while True:
+        reader = ArrayReader(path)
+        try:
+            return work(reader)
+        except (OSError, ValueError):
+            if not reader.is_replaced:
+                raise
+
+
 def _crc32(f: BinaryIO) -> int:
     crc = 0
     while piece := f.read(_CHUNK):
@@ -246,10 +284,11 @@ def _data_files(path: Path) -> Iterator[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a directory is a dataset, or what an interrupted save of one left behind. Anything else is not touched."""
+    """Whether a directory is empty, a dataset, or what an interrupted save of one left behind. Anything else is not touched."""
     if (path / _META).exists():
         try:
             return bool({"format", "info", "arrays"} <= json.loads((path / _META).read_text(encoding="utf-8")).keys())
         except (ValueError, AttributeError):
             return False
-    return (path / _ASIDE).exists() and all(f.name == _ASIDE or _DATA_FILE.fullmatch(f.name) for f in path.iterdir())
+    files = {file.name for file in path.iterdir()} - {_LOCK}
+    return not files or (_ASIDE in files and all(name == _ASIDE or _DATA_FILE.fullmatch(name) for name in files))
