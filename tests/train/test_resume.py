@@ -361,3 +361,49 @@ def test_a_process_that_is_killed_again_and_again_ends_as_one_that_was_not(unkil
     assert_same_run(place, unkilled)
     assert [line["epoch"] for line in Run(place).metrics("epoch")] == list(range(12))
     assert [line["step"] for line in Run(place).metrics("step")] == list(range(1, STEPS + 1))
+
+
+class AtFirstStep(Watcher):
+    """Does something at the first step."""
+
+    def __init__(self, work):
+        self.work = work
+
+    def step(self, event, clock):
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_run_that_is_under_way_cannot_be_resumed(data, tmp_path, repeats):
+    options, place = options_of({"model": "sage"}, repeats=repeats), tmp_path / "run"
+    refusals = []
+
+    def resume():
+        with pytest.raises(BlockingIOError, match=r"is in use by process \d+ on .* since"):
+            node(data, options=options, out=place, resume=True)
+        refusals.append(True)
+
+    node(data, options=options, out=tmp_path / "alone")
+    node(data, options=options, out=place, watcher=AtFirstStep(resume))
+    assert refusals
+    for folder in ["repeat-0", "repeat-1"] if repeats > 1 else [""]:
+        assert lasting(Run(place / folder).metrics()) == lasting(Run(tmp_path / "alone" / folder).metrics())
+    assert not list(place.rglob(".lock"))
+    node(data, options=options, out=place, resume=True)
+
+
+@pytest.mark.parametrize("place", [{}, {"storage": "disk", "partitions": 4, "buffer": 2}], ids=["in memory", "on disk"])
+def test_a_link_run_that_is_under_way_cannot_be_resumed(tmp_path, place):
+    data = hr.generate.community(nodes=200, edges=2000, classes=3, features=4, seed=2)
+    options = hr.train.LinkOptions(dim=8, epochs=1, batch_size=256, negatives=16, threads=1, **place)
+    refusals = []
+
+    def resume():
+        with pytest.raises(BlockingIOError, match=r"is in use by process \d+ on .* since"):
+            hr.train.link(data, options=options, out=tmp_path / "run", resume=True)
+        refusals.append(True)
+
+    hr.train.link(data, options=options, out=tmp_path / "run", watcher=AtFirstStep(resume))
+    assert refusals

@@ -1,11 +1,13 @@
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from headrace.pipeline import Trace
 from headrace.train import Run
-from headrace.train.run import next_name
+from headrace.train.run import new_folder, next_name
 
 HEADER = {"task": "node", "dataset": {"nodes": 3}, "options": {"lr": 0.1, "fanout": [5, 5]}}
 
@@ -148,3 +150,36 @@ def test_the_next_name_is_the_first_that_is_free(tmp_path):
         (tmp_path / f"cora-gcn-{number}").mkdir()
     assert next_name(tmp_path, "cora-gcn") == tmp_path / "cora-gcn-3"
     assert next_name(tmp_path / "runs", "x") == tmp_path / "runs" / "x-1"
+
+
+def test_runs_that_begin_at_once_get_a_folder_each(tmp_path):
+    barrier = threading.Barrier(8)
+
+    def begin(_):
+        barrier.wait()
+        with new_folder(tmp_path / "runs", "x") as path:
+            Run.create(path, HEADER)
+            return path
+
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(begin, range(8)))
+    assert len(set(paths)) == 8
+    assert all(Run(path).header["name"] == path.name for path in paths)
+
+
+def test_a_new_folder_that_stays_empty_goes(tmp_path):
+    with pytest.raises(KeyError), new_folder(tmp_path / "runs", "x"):
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "runs").mkdir()
+    with new_folder(tmp_path / "runs", "x") as path:
+        assert path.is_dir()
+    assert [file.name for file in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_run_is_written_by_one_process_at_a_time(tmp_path):
+    run = Run.create(tmp_path / "run", HEADER)
+    with pytest.raises(BlockingIOError, match=rf"run is in use by process {os.getpid()} on .* since .*: wait until"):
+        Run(tmp_path / "run").lock()
+    run.unlock()
+    Run(tmp_path / "run").lock()

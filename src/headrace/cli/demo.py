@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -15,7 +16,7 @@ from headrace.cli.train import make_watcher, run_node
 from headrace.graph.named import named
 from headrace.train import CheckpointError, NodeOptions
 from headrace.train.report import write_report
-from headrace.train.run import next_name
+from headrace.train.run import new_folder
 
 
 def demo(
@@ -31,9 +32,9 @@ def demo(
         begin = perf_counter()
         data = named(spec)
         console.print(f"generated {data} in {perf_counter() - begin:.1f} s", highlight=False)
-        place = out if out is not None else next_name(Path("runs"), "demo")
         options = NodeOptions(model="sage", hidden=256, fanout=(15, 10, 5), epochs=epochs, seed=seed)
-        run_node(data, options, place, spec, make_watcher())
+        with new_folder(Path("runs"), "demo") if out is None else nullcontext(out) as place:
+            run_node(data, options, place, spec, make_watcher())
         page = place / "report.html"
         write_report([place], page)
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import json as json_module
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from headrace.train import link as train_link
 from headrace.train import node as train_node
 from headrace.train.links.link import check_ranks
 from headrace.train.options import from_plain
-from headrace.train.run import next_name
+from headrace.train.run import new_folder
 
 train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
 
@@ -102,10 +102,10 @@ def _train(
     Under torchrun rank 0 decides where the run is and which options it goes on with, and is the only one to speak.
     """
     try:
-        with join(_device(options, chosen, out if resume else None)) as ranks:
+        with ExitStack() as begun, join(_device(options, chosen, out if resume else None)) as ranks:
             if task == "link":
                 check_ranks(ranks)
-            place, values = told_by_first(ranks, partial(_begin, out, resume, f"{short_name(dataset)}-{name}"))
+            place, values = told_by_first(ranks, partial(_begin, out, resume, f"{short_name(dataset)}-{name}", begun))
             if values is not None:
                 options = from_plain(type(options), _for_ranks(values, ranks) | chosen)
             opened: list[Dataset] = []
@@ -129,10 +129,10 @@ def _train(
         show_result(place)
 
 
-def _begin(out: Path | None, resume: bool, name: str) -> tuple[Path, dict[str, Any] | None]:
-    """Where the run is, and the options that it goes on with, if it does."""
+def _begin(out: Path | None, resume: bool, name: str, begun: ExitStack) -> tuple[Path, dict[str, Any] | None]:
+    """Where the run is, and the options that it goes on with, if it does. A new folder is removed if it is empty at the end."""
     if not resume:
-        return (out if out is not None else next_name(Path("runs"), name)), None
+        return (out if out is not None else begun.enter_context(new_folder(Path("runs"), name))), None
     if out is None:
         raise ValueError("resume goes on with the run at out: say which, with --out")
     return out, Run(out).header["options"]

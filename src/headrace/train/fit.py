@@ -86,7 +86,8 @@ def fit(
         known = free if isinstance(free, Set) else free(begun or {})
         fitting = _Fitting(make, header or partial(_described, task), watcher, known, folder_first, ranks, accumulate)
         try:
-            ends, recipe = fitting.repeat(options, path, resume)
+            with ExitStack() as whole:
+                ends, recipe = fitting.repeat(options, path, resume, whole)
         except Stopped as error:  # on all ranks, after the same step
             stopped = error
     if stopped is not None:
@@ -106,11 +107,13 @@ class _Fitting:
     ranks: Ranks
     accumulate: int
 
-    def repeat(self, options: LoopOptions, path: Path | None, resume: bool) -> tuple[list[dict[str, Any]], Recipe]:
+    def repeat(
+        self, options: LoopOptions, path: Path | None, resume: bool, whole: ExitStack
+    ) -> tuple[list[dict[str, Any]], Recipe]:
         writes = path is not None and self.ranks.rank == 0
         if options.repeats > 1 and writes:
             assert path is not None
-            open_run(path, self.header(options, None), resume, free=self.free)
+            whole.callback(open_run(path, self.header(options, None), resume, free=self.free).unlock)
         ends = []
         recipe: Recipe | None = None
         for number in range(options.repeats):
@@ -134,6 +137,7 @@ class _Fitting:
         run: Run | None = None
         if self.folder_first and mine is not None:
             run = open_run(mine, self.header(options, None), resume, free=self.free)
+            opened.callback(run.unlock)
         watchers = Watchers([self.watcher] if self.watcher is not None and ranks.rank == 0 else [])
         trace = None if mine is None else Trace()
         exchange: Exchange | None = None
@@ -146,6 +150,7 @@ class _Fitting:
             run.describe(measures=header["measures"])
         elif mine is not None:
             run = open_run(mine, header, resume, free=self.free)
+            opened.callback(run.unlock)
         if options.tensorboard and run is not None:
             board = TensorBoard(run.path / "tensorboard", options.log_every, recipe.measures)
             watchers.watchers.append(opened.enter_context(closing(board)))
@@ -185,7 +190,7 @@ def describe(task: str, dataset: dict[str, Any], options: LoopOptions, parameter
 
 
 def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str] = FREE) -> Run:
-    """A new run at `path`, or the one there, if it is the same task on the same data with the same options."""
+    """A new run at `path`, or the one there, if it is the same task on the same data with the same options; locked."""
     if not resume:
         return Run.create(path, header)
     run = Run(path)
@@ -199,6 +204,7 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
         before, now = begun["dataset"].get(name), header["dataset"].get(name)
         if before != now:
             raise ValueError(f"{path} was begun on another dataset: it had {name} {before}, this one has {now}")
+    run.lock()
     return run
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headrace._files import replaced, write_whole
+from headrace._files import Lock, replaced, write_whole
 from headrace.pipeline import Trace
 from headrace.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -25,10 +27,11 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._log: BinaryIO | None = None
+        self._lock: Lock | None = None
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: dict[str, Any]) -> Run:
-        """A new directory at `path`, which must not hold a run already."""
+        """A new directory at `path`, which must not hold a run already. It is locked, see `lock`."""
         run = cls(path)
         if run.path.exists() and not run.path.is_dir():
             raise FileExistsError(f"{run.path} is a file: a run is a directory")
@@ -37,6 +40,10 @@ class Run:
         if run.path.exists() and any(file.name not in _BEGUN or _filled(file) for file in run.path.iterdir()):
             raise FileExistsError(f"{run.path} holds other files and is no run: choose another place")
         (run.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        run.lock()
+        if (run.path / "options.json").exists():  # somebody was faster
+            run.unlock()
+            raise FileExistsError(f"{run.path} holds a run already: resume it, or choose another place")
         started = datetime.now().isoformat(timespec="seconds")
         run._write("options.json", {"format": FORMAT, "name": run.path.name, "started": started, **header})
         return run
@@ -55,6 +62,16 @@ class Run:
         if version != FORMAT:
             raise ValueError(f"{self.path} has format {version}; this version of Headrace reads format {FORMAT}")
         return header
+
+    def lock(self) -> None:
+        """Keep other processes from going on with this run, until `unlock` or the end of this process."""
+        remedy = "wait until that has ended, or end it"
+        self._lock = self._lock or Lock(self.path / _LOCK, busy=f"{self.path} is in use", remedy=remedy)
+
+    def unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
 
     def describe(self, **facts: Any) -> None:
         """Add what is known now to `options.json`."""
@@ -127,7 +144,8 @@ class Run:
 
 
 # What a run leaves that was killed before its options were written.
-_BEGUN = {"checkpoints", "options.json.new"}
+_LOCK = ".lock"
+_BEGUN = {"checkpoints", "options.json.new", _LOCK}
 
 
 def _filled(file: Path) -> bool:
@@ -140,3 +158,21 @@ def next_name(folder: Path, base: str) -> Path:
     while (folder / f"{base}-{number}").exists():
         number += 1
     return folder / f"{base}-{number}"
+
+
+@contextmanager
+def new_folder(folder: Path, base: str) -> Iterator[Path]:
+    """Make `next_name` for this process alone; it goes at the end of the block if nothing was put into it."""
+    is_new = not folder.exists()
+    while True:
+        path = next_name(folder, base)
+        with suppress(FileExistsError, FileNotFoundError):  # another process took the name, or removed an empty `folder`
+            path.mkdir(parents=True)
+            break
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            path.rmdir()
+            if is_new:
+                folder.rmdir()
