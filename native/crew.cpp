@@ -1,6 +1,7 @@
 #include "crew.h"
 
 #include "common.h"
+#include "forked.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -24,6 +25,7 @@ constexpr uint64_t kTasks = 0xFFFFFFFFull;
 Crew::~Crew() { stop(); }
 
 void Crew::stop() {
+    if (born_ != forks()) new std::vector(std::move(threads_));  // they are not in this process: to join them would not end
     stopped_.store(true);
     run_.fetch_add(1);
     run_.notify_all();
@@ -39,8 +41,9 @@ void Crew::run(int64_t count, int threads, const Task& task) {
         for (int64_t i = 0; i < count; ++i) task(i, 0);
         return;
     }
-    if (static_cast<size_t>(threads) != threads_.size() + 1) {
+    if (static_cast<size_t>(threads) != threads_.size() + 1 || born_ != forks()) {
         stop();
+        born_ = forks();
         for (int worker = 1; worker < threads; ++worker) threads_.emplace_back([this, worker] { help(worker); });
     }
     task_.store(&task);

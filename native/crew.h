@@ -33,6 +33,7 @@ private:
     std::atomic<const Task*> task_{nullptr};
     std::atomic<bool> stopped_{false};
     std::vector<std::thread> threads_;
+    uint32_t born_ = 0;  // forks() when they were started
 };
 
 }  // namespace headrace

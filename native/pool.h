@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "forked.h"
 
 namespace headrace {
 
@@ -30,7 +31,7 @@ private:
         void* memory;
         size_t bytes;
     };
-    mutable std::mutex mutex_;
+    mutable ForkedMutex mutex_;
     std::vector<Slab> idle_, used_;
     int64_t limit_, idle_bytes_ = 0, used_bytes_ = 0, peak_ = 0, hits_ = 0, misses_ = 0;
 };

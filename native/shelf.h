@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "forked.h"
 
 namespace headrace {
 
@@ -44,7 +45,7 @@ public:
     }
 
 private:
-    mutable std::mutex mutex_;
+    mutable ForkedMutex mutex_;
     std::vector<std::unique_ptr<Workspace>> idle_;
     std::vector<Workspace*> all_;
 };

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from headrace.pipeline.trace import Trace
+from headrace.pipeline.workers import Workers, free_in_child
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Pipeline:
         self.source, self.stages, self.staleness, self.trace = source, tuple(stages), staleness, trace
         self.times = [StageTimes(s.name, s.threads) for s in stages] + [StageTimes("consumer", 1)]
         self.peak = 0
-        self._lock = threading.Lock()  # many threads of a stage add to its times
+        self._lock = free_in_child(threading.Lock())  # many threads of a stage add to its times
 
     def __iter__(self) -> Iterator[Any]:
         if self.staleness == 0:
@@ -196,26 +197,26 @@ class _Flight:
         self.exhausted = False
         self.stopped = False
         self.changed = threading.Condition()
-        self.threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"headrace {stage.name} {i}", daemon=True)
-            for number, stage in enumerate(pipeline.stages)
-            for i in range(stage.threads)
-        ]
+        self.workers = Workers("this iterator", self._tell_to_stop)
 
     def start(self) -> None:
-        for thread in self.threads:
-            thread.start()
+        for number, stage in enumerate(self.pipeline.stages):
+            for i in range(stage.threads):
+                self.workers.start(self._run, number, name=f"headrace {stage.name} {i}")
 
     def stop(self) -> None:
+        if not self.workers.elsewhere:
+            self._tell_to_stop()
+            self.workers.join()
+
+    def _tell_to_stop(self) -> None:
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
-        for thread in self.threads:
-            if thread.ident is not None:
-                thread.join()
 
     def take(self) -> tuple[bool, Any]:
         """The consumer's next item, or False after the last."""
+        self.workers.check()
         with self.changed:
             last = len(self.turn) - 1
             while True:

@@ -9,6 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.pipeline.workers import free_in_child
+
 
 @dataclass(frozen=True)
 class Span:
@@ -28,7 +30,7 @@ class Trace:
         self.spans: deque[Span] = deque(maxlen=capacity)
         self._threads: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def add(self, name: str, item: int, begin: float, end: float) -> None:
         """A span of the calling thread, which goes by its name: each epoch starts a stage anew, and the system reuses its ids."""

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from headrace.pipeline.workers import Workers
+
 State = Literal["running", "left", "failed", "ending"]
 
 
@@ -44,12 +46,12 @@ class Beats:
         self._word: tuple[State, str] = ("running", "")
         self._written: tuple[State, str] = self._word
         self._wake, self._closed = threading.Event(), threading.Event()
+        self._workers = Workers("this heartbeat", self._stop)
         self._write(Beat())
 
     def start(self) -> None:
         """Start the thread, once all ranks have written their first beat."""
-        self._thread = threading.Thread(target=self._serve, name="headrace.Beats", daemon=True)
-        self._thread.start()
+        self._workers.start(self._serve, name="headrace.Beats")
 
     def say(self, state: State, reason: str = "", *, wait: float) -> None:
         """Change what this rank says of itself; wait at most so many seconds until the store has it."""
@@ -73,9 +75,12 @@ class Beats:
 
     def close(self, *, wait: float) -> None:
         """End the thread, and wait at most so many seconds for it: one that is in the store when the interpreter ends aborts it."""
+        self._stop()
+        self._workers.join(wait)
+
+    def _stop(self) -> None:
         self._closed.set()
         self._wake.set()
-        self._thread.join(wait)
 
     def _serve(self) -> None:
         while not self._closed.is_set():

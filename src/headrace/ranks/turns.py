@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.pipeline.stream import receive
+from headrace.pipeline.workers import Workers, free_in_child
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ class Pending(Generic[T]):
     def wait(self) -> T:
         """The result, when it is there; on a GPU, in the order of the caller's stream."""
         start = perf_counter()
+        if not self.done:
+            self._turns.check()
         self._finished.wait()
         self._turns.add_waited(perf_counter() - start)
         if self._error is not None:
@@ -74,16 +77,16 @@ class Turns:
         self.waited = 0.0  # seconds that callers spent in wait()
         self.peak = 0  # the most pieces that were under way
         self._under_way = 0
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self._queue: queue.Queue[Pending[Any] | None] = queue.Queue(maxsize=ahead)
         self._closed = False
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        # A daemon: a program that fails while a peer is absent must be able to end.
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        self._workers = Workers(name, self._give_up)
+        self._workers.start(self._serve, name=name)
 
     def submit(self, work: Callable[[], T], *, reads: tuple[Tensor | None, ...] = ()) -> Pending[T]:
         """Do `work` after all that was submitted before it. `reads`: the caller's tensors that it uses."""
+        self.check()
         if self._closed:
             raise ValueError(f"{self.name} is closed")
         if self.failed is not None:
@@ -108,10 +111,25 @@ class Turns:
 
     def close(self) -> None:
         """Finish what was submitted, and end the thread."""
-        if not self._closed:
+        if not self._closed and not self._workers.elsewhere:
             self._closed = True
             self._queue.put(None)
-            self._thread.join()
+            self._workers.join()
+
+    def check(self) -> None:
+        """Raise RuntimeError in a forked child, which does not have the thread."""
+        self._workers.check()
+
+    def _give_up(self) -> None:
+        """Refuse what the thread has not begun: the interpreter ends, and a peer may be absent."""
+        self._closed = True
+        self.failed = self.failed or RuntimeError("the interpreter ends")
+        while True:
+            with suppress(queue.Full):
+                return self._queue.put_nowait(None)
+            with suppress(queue.Empty):
+                if (pending := self._queue.get_nowait()) is not None:
+                    pending.refuse(self.failed)
 
     def add_waited(self, seconds: float) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from headrace.pipeline.workers import free_in_child
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Sample
 from headrace.sample.sampler import Sampler
@@ -78,7 +79,7 @@ class MixedSampler(Sampler):
         self.threads = cpu_threads + 1
         self.workers = [Worker("device", 1), Worker("cpu", cpu_threads)]
         self._samplers = {"device": device, "cpu": cpu}
-        self._changed = threading.Condition()
+        self._changed = free_in_child(threading.Condition())
 
     def sample(self, seeds: Any, epoch: int = 0, batch: int = 0, **options: Any) -> Sample:
         """As `NeighborSampler.sample`; the sample lies where it was made: on `device`, or on the CPU."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace._arrays import signed
+from headrace.pipeline.workers import free_in_child
 from headrace.sample.sample import Sample
 
 HEAD = 6  # of the parameters: key, base, tag, number of seeds, batch, and one to keep the seeds aligned; then seeds and times
@@ -255,7 +256,7 @@ class Workspaces:
         self.device, self._id_type, self._hops, self._cells = device, id_type, hops, cells
         self._idle: list[Workspace] = []
         self._all: list[Workspace] = []
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     @property
     def nbytes(self) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace import _native
+from headrace.pipeline.workers import free_in_child
 
-_lock = threading.Lock()
+_lock = free_in_child(threading.Lock())
 _holders = 0  # of this process, whose one heap it is about
 _frugal = 0  # blocks in which nothing is kept all the same
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import as_ids, check_ids, thread_count
 from headrace._sizes import parse_size
+from headrace.pipeline.workers import free_in_child
 from headrace.store.cache.rows import CachedRows, DeviceRows, HostRows
 from headrace.store.cache.use import CacheSeconds, CacheUse
 from headrace.store.pool import BufferPool
@@ -77,7 +78,7 @@ class Cached(BaseStore):
         self._slots: _native.Cache = self._plan or _native.OnlineCache(policy, nodes, self.capacity_rows)
         self._coming: Iterator[Any] = iter(())
         self._announced = 0  # batches of the plan
-        self._turn = threading.Condition()  # around the slots: which row is where, and the counts
+        self._turn = free_in_child(threading.Condition())  # around the slots: which row is where, and the counts
         self._gathering = 0
         self._writers = 0  # waiting, or at it
         self.reset()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
+from headrace.pipeline.workers import Workers, free_in_child
 from headrace.store.disk.moves import PartitionMoves
 from headrace.store.disk.use import PartitionedUse
 from headrace.store.row_table import DeviceTable, HostTable
@@ -28,7 +29,7 @@ class PartitionBuffer:
     def __init__(self, moves: PartitionMoves, *, readers: int, writers: int) -> None:
         self.moves = moves
         self.state: tuple[int, ...] = ()  # of the step that is under way, or was last
-        self._changed = threading.Condition()
+        self._changed = free_in_child(threading.Condition())
         self._slot: dict[int, int] = {}  # of every partition that is in memory, loading ones not included
         self._free = list(range(moves.slots.count))
         self._coming: deque[tuple[int, int]] = deque()  # the step that needs it, and the partition
@@ -45,10 +46,10 @@ class PartitionBuffer:
         self._adding, self._paused, self._closed = 0, False, False
         self._error: BaseException | None = None
         self._stalled, self._most = 0.0, 0
-        self._threads = [threading.Thread(target=self._read_on, name="headrace-reader", daemon=True) for _ in range(readers)]
-        self._threads += [threading.Thread(target=self._write_on, name="headrace-writer", daemon=True) for _ in range(writers)]
-        for thread in self._threads:
-            thread.start()
+        self._workers = Workers("this partitioned store", self._stop)
+        for work, count, name in ((self._read_on, readers, "headrace-reader"), (self._write_on, writers, "headrace-writer")):
+            for _ in range(count):
+                self._workers.start(work, name=name)
 
     def begin(self, states: Sequence[tuple[int, ...]]) -> None:
         """Begin an order: its first step, and what is to be read ahead for later ones."""
@@ -185,13 +186,14 @@ class PartitionBuffer:
 
     def close(self) -> None:
         """Stop the threads. Nothing is written."""
+        self._stop()
+        self._workers.join()
+        self.moves.files.close()
+
+    def _stop(self) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-        self.moves.files.close()
 
     def _read_on(self) -> None:
         while (load := self._next_load()) is not None:
@@ -289,6 +291,7 @@ class PartitionBuffer:
             self._changed.notify_all()
 
     def _check(self) -> None:
+        self._workers.check()
         if self._error is not None:
             if isinstance(self._error, OSError):
                 raise OSError(self._error.errno, self._error.strerror) from self._error

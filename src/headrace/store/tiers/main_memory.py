@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels import gather
+from headrace.pipeline.workers import free_in_child
 from headrace.store.pool import BufferPool
 from headrace.store.raw_rows import as_bytes, word_of
 from headrace.store.store import Store
@@ -25,7 +26,7 @@ class MainMemory:
         self.rows = BufferPool(limit=0).empty((hot + rest, *shape), dtype)
         self.slot: Tensor | None = None  # [nodes]; below 0: not in memory. None: node v is at slot v
         self._hits = [0, 0]
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def place(self, slot: Tensor | None) -> None:
         self.slot = slot

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace._arrays import as_ids_near, check_ids
 from headrace._device import device_of
+from headrace.pipeline.workers import free_in_child
 from headrace.ranks.ranks import Ranks, ranks_of
 from headrace.store.array import ArrayStore
 from headrace.store.disk.file_rows import FileRows
@@ -110,7 +111,7 @@ class Tiered(BaseStore):
             self._memory = MainMemory(hot, rest, len(self), self.shape[1:], self.dtype, threads=threads)
         self._staging = Staging(1 << 20) if on_gpu and self.disk is not None else None
         self._changed: Tensor | None = None  # [nodes], bool: rows in memory that the file does not have
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self._disk_hits, self._disk_seconds = 0, 0.0
         self._fill(source, order)
 
