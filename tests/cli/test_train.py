@@ -270,6 +270,30 @@ def wait_for_steps(run, process) -> None:
     raise TimeoutError("the run did not begin")
 
 
+def interrupted(monkeypatch, *, after):
+    """What the command says when Ctrl-C comes at once: before the loop begins, which would write a checkpoint."""
+
+    def train_node(data, *, out, **_):
+        after(out)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["headrace.cli.train"], "train_node", train_node)  # the package has the command by that name
+    result = train(DATASET, *QUICK, "--out", "a run")
+    assert result.exit_code == 130
+    return result.stderr
+
+
+def test_ctrl_c_before_a_checkpoint_does_not_promise_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    header = {"task": "node", "options": {}, "dataset": {}}
+    again = f"headrace train node '{DATASET}' --out 'a run' --resume"
+    assert interrupted(monkeypatch, after=lambda out: None) == "interrupted before the run began: nothing was written\n"
+    told = interrupted(monkeypatch, after=lambda out: Run.create(out, header))
+    assert told == f"interrupted before the first checkpoint of a run. To begin it again:\n  {again}\n"
+    told = interrupted(monkeypatch, after=lambda out: Run(out).save_checkpoint({}))
+    assert told == f"interrupted; a checkpoint is in a run. To go on:\n  {again}\n"
+
+
 def test_ctrl_c_writes_a_checkpoint_and_prints_the_command_that_goes_on(tmp_path):
     place = tmp_path / "a run"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -18,6 +18,7 @@ from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
 from headrace.cli.report import report
+from headrace.cli.streams import with_streams
 from headrace.cli.train import train
 
 app = typer.Typer(
@@ -57,4 +58,4 @@ app.command("demo")(demo)
 
 def main() -> None:
     """Entry point of the command."""
-    app()
+    with_streams(app)

@@ -29,12 +29,14 @@ from headrace.train import CheckpointError, LinkOptions, NodeOptions, Run, Watch
 from headrace.train import link as train_link
 from headrace.train import node as train_node
 from headrace.train.links.link import check_ranks
+from headrace.train.loop import Stopped
 from headrace.train.options import from_plain
 from headrace.train.run import new_folder
 
 train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
 
 DATASET = "a dataset directory, a known name (cora), or generate:products,scale=0.05"
+_CHECKPOINTS = [f"{place}{file}" for place in ("", "repeat-*/") for file in ("checkpoints/last.pt", "rows/extra.*.bin")]
 
 
 @train.command("node")
@@ -169,11 +171,17 @@ def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher:
 def _saying_how_to_go_on(task: str, spec: str, out: Path, watcher: Watcher) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         watcher.close()
         command = shlex.join(["headrace", "train", task, spec, "--out", str(out), "--resume"])
         if is_first():
-            typer.echo(f"interrupted; a checkpoint is in {out}. To go on:\n  {command}", err=True)
+            if isinstance(error, Stopped) or any(any(out.glob(file)) for file in _CHECKPOINTS):
+                told = f"interrupted; a checkpoint is in {out}. To go on:\n  {command}"
+            elif (out / "options.json").exists():
+                told = f"interrupted before the first checkpoint of {out}. To begin it again:\n  {command}"
+            else:
+                told = "interrupted before the run began: nothing was written"
+            typer.echo(told, err=True)
         raise
     finally:
         watcher.close()

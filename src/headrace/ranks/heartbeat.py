@@ -132,7 +132,8 @@ class Heartbeat:
                 self._end(reason)
 
     def _end(self, reason: str) -> None:
-        os.write(2, f"headrace: {self._names[self.ranks.rank]} ends. {reason}\n".encode())  # sys.stderr may be locked
+        with suppress(OSError):  # nobody reads it: this process must end all the same
+            os.write(2, f"headrace: {self._names[self.ranks.rank]} ends. {reason}\n".encode())  # sys.stderr may be locked
         self._beats.say("ending", reason, wait=self.interval)
         for process in self._processes:
             process.kill_if_stopped()
