@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import IntEnum
 from time import monotonic, sleep
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headrace.ranks.process import Process, ended, told_gone
 from headrace.ranks.ranks import Ranks
 
 _KIND_BITS = 8
@@ -89,6 +91,7 @@ class Exchange:
         over_gpu = device.type == "cuda" and "nccl" in str(dist.get_backend_config(members))
         self.wire = device if over_gpu else torch.device("cpu")
         self._payload = self._new_group("nccl") if over_gpu else self._control
+        self._processes = self._met()
 
     def begin(self) -> None:
         """Start another exchange: errors tell its number."""
@@ -159,19 +162,31 @@ class Exchange:
             self._notes().set(self._key(self.rank), f"failed: {error}")
 
     def explain(self, error: RuntimeError) -> Exception:
-        """Name the rank that made a collective fail: ranks that see the failure leave a note, those that leave none are absent."""
+        """Name the rank that made a collective fail: ranks that see the failure leave a note, those that leave none are absent.
+
+        An absent rank whose process has ended is named at once. Where that cannot be seen, on another machine, it has a moment.
+        """
+        timed_out = "timed out" in str(error).lower()
+        deadline = monotonic() + min(self.timeout, 10.0 if timed_out else 2.0)
+        others = [rank for rank in range(self.size) if rank != self.rank]
         try:
             notes = self._notes()
             if not notes.check([self._key(self.rank)]):
                 notes.set(self._key(self.rank), "came")
-            deadline = monotonic() + min(self.timeout, 10.0)
-            others = [rank for rank in range(self.size) if rank != self.rank]
             while (absent := [r for r in others if not notes.check([self._key(r)])]) and monotonic() < deadline:
+                if ended(self._processes, absent):
+                    break
                 sleep(0.02)
             said = {r: notes.get(self._key(r)).decode() for r in others if r not in absent}
         except Exception:
+            if gone := ended(self._processes, others):
+                return self._gone(gone, error)
             return RuntimeError(f"{self._where()} failed, and the process that hosts the rendezvous does not answer: {error}")
         broken = [f"rank {rank} {note}" for rank, note in said.items() if note != "came"]
+        if gone := ended(self._processes, absent):
+            return self._gone(gone, error)
+        if absent and not timed_out and all(self._processes[rank].state() == "unknown" for rank in absent):
+            return self._gone(absent, error)
         if absent:
             names = ("ranks " if len(absent) > 1 else "rank ") + ", ".join(map(str, absent))
             return TimeoutError(f"{self._where()}: {names} did not come within {self.timeout:g} s. {self.advice}. ({error})")
@@ -195,6 +210,15 @@ class Exchange:
         )
         assert isinstance(own, dist.ProcessGroup)
         return own
+
+    def _met(self) -> list[Process]:
+        """The processes of all ranks, from the job's store."""
+        notes = self._notes()
+        notes.set(f"process {self.rank}", json.dumps(asdict(Process.current())))
+        return [Process(**json.loads(text)) for text in notes.multi_get([f"process {rank}" for rank in range(self.size)])]
+
+    def _gone(self, ranks: list[int], error: RuntimeError) -> RuntimeError:
+        return RuntimeError(f"{self._where()}: {told_gone(self._processes, ranks)} ({error})")
 
     def _count(self, phase: str, sent: int, received: int) -> None:
         self.traffic[phase].sent += sent

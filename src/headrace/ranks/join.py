@@ -15,7 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from headrace import _device
-from headrace.ranks.ranks import Alone, GroupRanks, Ranks, machine
+from headrace.ranks.process import machine
+from headrace.ranks.ranks import Alone, GroupRanks, Ranks
 
 _joined = count()  # all ranks join equally often
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import signal
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Literal
 
-from headrace.ranks.ranks import machine
-
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_SHARED_MEMORY = Path("/dev/shm")
 State = Literal["running", "stopped", "ended", "unknown"]
 
 
@@ -59,6 +61,29 @@ class Process:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+def machine() -> str:
+    """Name this machine: two processes get the same name if they see one kernel and one shared memory. Containers may not."""
+    boot = _BOOT.read_text().strip() if _BOOT.exists() else platform.node()
+    return f"{boot} {os.stat(_SHARED_MEMORY).st_dev if _SHARED_MEMORY.exists() else ''}"
+
+
+def ended(processes: Sequence[Process], ranks: Iterable[int], *, seconds: float = 0.0) -> list[int]:
+    """Those of `ranks` whose processes have ended. The system closes connections first: wait at most so many seconds for one."""
+    ranks, deadline = list(ranks), monotonic() + seconds
+    while True:
+        gone = [rank for rank in ranks if processes[rank].state() == "ended"]
+        if gone or not ranks or monotonic() >= deadline:
+            return gone
+        sleep(0.02)
+
+
+def told_gone(processes: Sequence[Process], ranks: list[int]) -> str:
+    """Say which ranks are gone, and what is known of why."""
+    names = " and ".join(f"rank {rank} ({processes[rank]})" for rank in ranks)
+    why = "killed, crashed, or ended early" if ended(processes, ranks) else "ended, or the link is cut"
+    return f"{names} {'is' if len(ranks) == 1 else 'are'} gone: {why}."
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

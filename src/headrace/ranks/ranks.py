@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import platform
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_SHARED_MEMORY = Path("/dev/shm")
+from headrace.ranks.process import Process, ended, machine, told_gone
+
 T = TypeVar("T")
 
 
@@ -69,21 +67,33 @@ class GroupRanks(Ranks):
         if self.rank < 0:
             raise ValueError("this process is not in the group: give the one it is in, or None")
         self.group, self._device = group, device
-        self.machines = self.all_gather(machine())
+        self._processes: list[Process] = []
+        self._processes = self.all_gather(Process.current())
+        self.machines = [process.machine for process in self._processes]
         place = list(self.machines[: self.rank]).count(self.machines[self.rank])
         self.local_rank = int(os.environ.get("LOCAL_RANK", place))
 
     def all_gather(self, value: Any) -> list[Any]:
         values: list[Any] = [None] * self.size
-        with self._on_device():
+        with self._on_device(), self._naming_who_is_gone():
             dist.all_gather_object(values, value, group=self.group)
         return values
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         values = [value]
-        with self._on_device():
+        with self._on_device(), self._naming_who_is_gone():
             dist.broadcast_object_list(values, group=self.group, group_src=source)
         return values[0]
+
+    @contextmanager
+    def _naming_who_is_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            others = [rank for rank in range(len(self._processes)) if rank != self.rank]
+            if gone := ended(self._processes, others, seconds=0.5):
+                raise RuntimeError(f"{told_gone(self._processes, gone)} ({error})") from error
+            raise
 
     def _on_device(self) -> Any:
         """Choose the GPU through which a group that has NCCL alone sends values."""
@@ -113,9 +123,3 @@ def together(ranks: Ranks, work: Callable[[], T], *, consequence: str = "none ca
         if text is not None:
             raise RuntimeError(f"rank {rank} failed, so {consequence}: {text}")
     return [answer for answer, _ in answers]
-
-
-def machine() -> str:
-    """Name this machine: two processes get the same name if they see one kernel and one shared memory. Containers may not."""
-    boot = _BOOT.read_text().strip() if _BOOT.exists() else platform.node()
-    return f"{boot} {os.stat(_SHARED_MEMORY).st_dev if _SHARED_MEMORY.exists() else ''}"

@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headrace.ranks.ranks import Ranks, machine, together
+from headrace.ranks.process import machine
+from headrace.ranks.ranks import Ranks, together
 from headrace.store.tiers.ipc import device_uuid
 from headrace.store.tiers.placement import Placement, place
 

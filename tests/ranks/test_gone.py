@@ -1,0 +1,33 @@
+"""A rank that died is named at once, by those who wait for it."""
+
+import re
+import signal
+import time
+
+import pytest
+
+import rank_jobs
+
+SCRIPT = f"{__file__.rpartition('/')[0]}/../gone_child.py"
+
+
+CASES = [("remote", 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in [("ranks", 2), ("exchange", 1), ("remote", 0)])]
+
+
+@pytest.mark.parametrize(("kind", "victim"), CASES)
+def test_a_killed_rank_is_named_at_once(tmp_path, kind, victim):
+    """Rank 0 hosts the job's store, so that the others cannot ask one another when it is gone."""
+    job = rank_jobs.Job(SCRIPT, [kind, victim], size=3, folder=tmp_path)
+    try:
+        assert job.processes[victim].wait(90) == -signal.SIGKILL
+        died = time.time()
+        assert [code for code in job.wait(30) if code] == [-signal.SIGKILL]
+    finally:
+        job.end()
+    for rank in {0, 1, 2} - {victim}:
+        said = [line for line in job.said(rank).splitlines() if re.match(r"\d+\.\d+ ", line)]
+        assert len(said) == 1, job.said(rank)
+        when, _, told = said[0].partition(" ")
+        wanted = rf"(exchange \d of rank {rank}: )?rank {victim} \(process {job.processes[victim].pid} on .+\) is gone: killed"
+        assert re.match(wanted, told), told
+        assert float(when) - died < 3
