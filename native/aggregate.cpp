@@ -76,9 +76,9 @@ private:
     std::vector<int64_t> columns_;
 };
 
-// Calls task(begin, end) for ranges of rows of about equal work: entries and rows both count.
+// Calls task(begin, end) for ranges of rows of about equal work: entries and rows both count. Throws what they do, or set.
 template <class Task>
-void for_tasks(const Entries& entries, int threads, Task task) {
+void for_tasks(const Entries& entries, int threads, FirstError& error, Task task) {
     // A range of a graph's rows has an indptr that begins anywhere; what it says is checked by the task.
     const int64_t rows = entries.rows, first = entries.indptr[0];
     const int64_t work = std::clamp<int64_t>(entries.indptr[rows] - first, 0, entries.count) + rows;
@@ -89,19 +89,20 @@ void for_tasks(const Entries& entries, int threads, Task task) {
         int64_t low = 0, high = rows;
         while (low < high) {
             const int64_t middle = (low + high) / 2;
-            entries.indptr[middle] - first + middle < target ? low = middle + 1 : high = middle;
+            entries.indptr[middle] < target + first - middle ? low = middle + 1 : high = middle;
         }
         return low;
     };
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < tasks; ++i) task(i ? row_at(i) : 0, i + 1 < tasks ? row_at(i + 1) : rows);
+    for (int64_t i = 0; i < tasks; ++i) error.guard([&] { task(i ? row_at(i) : 0, i + 1 < tasks ? row_at(i + 1) : rows); });
+    error.rethrow();
 }
 
 // Calls row(v, window, limit, accumulator) for every row, with a window and an accumulator per task.
 template <class Row>
 void for_rows(const Entries& entries, int threads, Row row) {
     FirstError error;
-    for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
+    for_tasks(entries, threads, error, [&](int64_t begin, int64_t end) {
         Window window(entries, error);
         std::vector<double> accumulator(static_cast<size_t>(entries.width) + 8);
         for (int64_t v = begin; v < end; ++v) {
@@ -111,7 +112,6 @@ void for_rows(const Entries& entries, int threads, Row row) {
             if (error.any()) return;
         }
     });
-    error.rethrow();
 }
 
 // Calls use(tile, from) for the pieces of row v that fit a window.
@@ -125,10 +125,9 @@ inline void for_tiles(const Entries& entries, int64_t v, Window& window, int64_t
 void sum_rows(const Entries& entries, const RowsOut& to, int threads) {
     const VectorTable& vector = vector_table();
     FirstError error;
-    for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
+    for_tasks(entries, threads, error, [&](int64_t begin, int64_t end) {
         if (!vector.sum(entries, to, begin, end)) error.set("indptr does not rise, or an index is out of range");
     });
-    error.rethrow();
 }
 
 // `bytes` of each row that an index may name, from `offset` on, one after the other. False if ids name a row that x does not have.
@@ -196,10 +195,9 @@ void aggregate(const Entries& entries, Reduce reduce, const void* row_scale, int
     }
     const VectorTable& vector = vector_table();
     FirstError error;
-    for_tasks(entries, threads, [&](int64_t begin, int64_t end) {
+    for_tasks(entries, threads, error, [&](int64_t begin, int64_t end) {
         if (!vector.max(entries, to, begin, end, where)) error.set("indptr does not rise, or an index is out of range");
     });
-    error.rethrow();
 }
 
 void max_gradient(const Entries& entries, const int64_t* forward, const int32_t* where, char* out, int threads) {

@@ -22,7 +22,7 @@ public:
         int64_t low = 0, high = in_.rows;
         while (low < high) {
             const int64_t middle = (low + high) / 2;
-            in_.indptr[middle] + middle < target ? low = middle + 1 : high = middle;
+            in_.indptr[middle] < target - middle ? low = middle + 1 : high = middle;
         }
         return low;
     }
@@ -36,6 +36,7 @@ private:
 // Calls task(part, begin, end, scratch) for every part; a false one stops the others.
 template <class Task>
 void for_parts(const Attention& in, int threads, Task task) {
+    if (in.rows == 0) return;
     const Parts parts(in);
     const int64_t bytes = vector_table().attend_scratch(in);
     threads = useful_threads(threads, parts.count(), 1);
@@ -43,12 +44,10 @@ void for_parts(const Attention& in, int threads, Task task) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         Array<char> scratch;
-        try {
+        error.guard([&] {
             scratch = Array<char>(bytes);
             std::memset(scratch.data(), 0, static_cast<size_t>(bytes));
-        } catch (const std::bad_alloc&) {
-            error.set("there is not enough memory for a thread's scratch");
-        }
+        });
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < parts.count(); ++i) {
             const int64_t begin = parts.begin(i), end = parts.begin(i + 1);
@@ -86,7 +85,7 @@ void attend_gradient(const Attention& graph, const Attention& reverse, void* att
     if (columns) rows.facts = transposed.facts = facts.data();
 
     const int64_t parts = attention ? Parts(rows).count() : 0;
-    Array<double> sums(parts * width);
+    Array<double> sums(product_of(parts, width));
     std::fill_n(sums.data(), sums.size(), 0.0);
     for_parts(rows, threads, [&](int64_t part, int64_t begin, int64_t end, char* scratch) {
         return vector.attend_row_gradient(rows, begin, end, scratch, attention ? sums.data() + part * width : nullptr);
@@ -102,6 +101,7 @@ void attend_gradient(const Attention& graph, const Attention& reverse, void* att
 }
 
 void attend_mask(PhiloxKey key, uint32_t dropped, int64_t positions, int64_t heads, bool* mask, int threads) {
+    if (heads == 0) return;
     threads = useful_threads(threads, positions * heads, 1 << 12);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < positions; ++i)

@@ -9,6 +9,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,7 +61,16 @@ bool is_int(const Any& a, int bits) {
 
 template <class Any>
 int64_t length(const Any& a) {
+    if (a.ndim() < 1) fail("an array must have at least one dimension: this one is a single number");
     return static_cast<int64_t>(a.shape(0));
+}
+
+// No memory holds more of anything: sums of counts up to here fit 64 bits. Products do not: see product_of.
+constexpr int64_t kMostCount = int64_t{1} << 56;
+
+inline void check_count(int64_t count, const char* name) {
+    if (count < 0) fail(name, " must not be negative, but is ", std::to_string(count));
+    if (count > kMostCount) fail(name, " must be at most 2**56, but is ", std::to_string(count));
 }
 
 inline void check_vector(const In& a, const char* name) {
@@ -81,11 +91,20 @@ inline Ids ids_of(const std::optional<In>& a, const char* name) {
     return with_ids(*a, name, [&](const auto* data) { return Ids{data, sizeof(*data) == 8}; });
 }
 
+// An array over `size` elements at `data`, which `memory` holds until the last array over it dies.
+template <class T, class Memory>
+Made<T> made_over(T* data, int64_t size, Memory memory) {
+    auto held = std::make_unique<Memory>(std::move(memory));
+    nb::capsule owner(held.get(), [](void* p) noexcept { delete static_cast<Memory*>(p); });
+    held.release();
+    return Made<T>(data, {static_cast<size_t>(size)}, owner);
+}
+
 template <class T>
 Made<T> made(Array<T> array) {
-    auto* held = new Array<T>(std::move(array));
-    nb::capsule owner(held, [](void* p) noexcept { delete static_cast<Array<T>*>(p); });
-    return Made<T>(held->data(), {static_cast<size_t>(held->size())}, owner);
+    T* data = array.data();
+    const int64_t size = array.size();
+    return made_over(data, size, std::move(array));
 }
 
 // An array of `count` elements that `fill` writes, without the GIL.
@@ -99,21 +118,10 @@ Made<T> filled(int64_t count, Fill fill) {
     return made(std::move(out));
 }
 
-struct Held {  // a pool buffer on its way out to Python: returned when the last array over it dies
-    std::shared_ptr<Pool> pool;
-    void* memory;
-};
-
 template <class T>
 Made<T> made(Buffer buffer, int64_t size) {
-    auto* held = new Held{buffer.pool(), nullptr};
-    held->memory = buffer.detach();
-    nb::capsule owner(held, [](void* p) noexcept {
-        auto* h = static_cast<Held*>(p);
-        h->pool->release(h->memory);
-        delete h;
-    });
-    return Made<T>(static_cast<T*>(held->memory), {static_cast<size_t>(size)}, owner);
+    T* data = buffer.as<T>();
+    return made_over(data, size, std::move(buffer));
 }
 
 inline void check_indptr(const In1<int64_t>& indptr) {
@@ -128,8 +136,37 @@ int64_t element_size(const Any& a) {
 template <class Any>
 int64_t row_bytes(const Any& a) {
     int64_t bytes = element_size(a);
-    for (size_t i = 1; i < a.ndim(); ++i) bytes *= static_cast<int64_t>(a.shape(i));
+    for (size_t i = 1; i < a.ndim(); ++i)
+        if (__builtin_mul_overflow(bytes, static_cast<int64_t>(a.shape(i)), &bytes)) fail("a row must have less than 2**63 bytes");
     return bytes;
+}
+
+// The memory of an array that a call reads or writes; none for an argument that is left out.
+struct Span {
+    const char *name, *begin = nullptr, *end = nullptr;
+
+    template <class Any>
+    Span(const char* name_, const Any& a) : name(name_), begin(reinterpret_cast<const char*>(a.data())), end(begin + a.nbytes()) {}
+    template <class Any>
+    Span(const char* name_, const std::optional<Any>& a) : name(name_) {
+        if (a) *this = Span(name_, *a);
+    }
+    Span(const char* name_, const void* begin_, int64_t bytes)
+        : name(name_), begin(static_cast<const char*>(begin_)), end(begin + bytes) {}
+    bool overlaps(const Span& other) const {
+        return begin < other.end && other.begin < end && begin != end && other.begin != other.end;
+    }
+};
+
+// Kernels write while they read, in the order that suits them: what is written must share no memory with anything else.
+inline void check_apart(std::initializer_list<Span> written, std::initializer_list<Span> read) {
+    const auto refuse = [](const Span& a, const Span& b) {
+        if (a.overlaps(b)) fail(a.name, " overlaps ", b.name, " in memory: give it memory of its own");
+    };
+    for (const Span* a = written.begin(); a != written.end(); ++a) {
+        for (const Span* b = a + 1; b != written.end(); ++b) refuse(*a, *b);
+        for (const Span& b : read) refuse(*a, b);
+    }
 }
 
 template <class Any>

@@ -66,6 +66,8 @@ void attend_into(const In& x, const In1<int64_t>& indptr, const In& indices, Out
     Attention a = attention_of(x, indptr, indices, source, target, attention, {slope, self_loops, dropout, seed});
     a.out = static_cast<char*>(attend_array(out, "out", a.element, false, {a.rows, a.heads, a.channels}));
     a.peak = attend_array(peak, "peak", a.element, true, {a.rows, 2, a.heads});
+    check_apart({{"out", out}, {"peak", peak}}, {{"x", x}, {"indptr", indptr}, {"indices", indices}, {"source", source},
+                                                 {"target", target}, {"attention", attention}});
     nb::gil_scoped_release release;
     attend(a, threads);
 }
@@ -108,6 +110,10 @@ void attend_gradient_into(const In& grad, const In& out, const In& peak, const I
             reverse.grad_source = attend_array(*grad_source, "grad_source", a.element, true, {a.columns, a.heads});
         }
     }
+    check_apart({{"grad_x", grad_x}, {"grad_source", grad_source}, {"grad_target", grad_target}, {"grad_attention", grad_attention}},
+                {{"grad", grad}, {"out", out}, {"peak", peak}, {"x", x}, {"indptr", indptr}, {"indices", indices},
+                 {"t_indptr", t_indptr}, {"t_indices", t_indices}, {"t_position", t_position}, {"source", source},
+                 {"target", target}, {"attention", attention}});
     nb::gil_scoped_release release;
     attend_gradient(a, reverse, to_attention, threads);
 }

@@ -21,18 +21,22 @@ Access access_of(Cache& cache, const In1<int64_t>& ids) {
 
 void merge(const In& cached, const In& fetched, const In1<int32_t>& source, Out out, int threads) {
     if (row_bytes(out) != row_bytes(cached) || row_bytes(out) != row_bytes(fetched)) fail("out must have rows like those of x");
-    if (out.shape(0) != source.shape(0)) fail("out must have one row per source");
+    if (length(out) != length(source)) fail("out must have one row per source");
+    check_apart({{"out", out}}, {{"cached", cached}, {"fetched", fetched}, {"source", source}});
+    const int64_t cached_rows = length(cached), fetched_rows = length(fetched);
     nb::gil_scoped_release release;
-    merge_rows(static_cast<const char*>(cached.data()), length(cached), static_cast<const char*>(fetched.data()),
-               length(fetched), row_bytes(out), source.data(), length(source), static_cast<char*>(out.data()), threads);
+    merge_rows(static_cast<const char*>(cached.data()), cached_rows, static_cast<const char*>(fetched.data()), fetched_rows,
+               row_bytes(out), source.data(), length(source), static_cast<char*>(out.data()), threads);
 }
 
 void keep(const In& fetched, const In1<int32_t>& slots, Out cached, int threads) {
     if (row_bytes(fetched) != row_bytes(cached)) fail("cached must have rows like those that were fetched");
-    if (fetched.shape(0) != slots.shape(0)) fail("slots must have one element per fetched row");
+    if (length(fetched) != length(slots)) fail("slots must have one element per fetched row");
+    check_apart({{"cached", cached}}, {{"fetched", fetched}, {"slots", slots}});
+    const int64_t rows = length(cached);
     nb::gil_scoped_release release;
     keep_rows(static_cast<const char*>(fetched.data()), row_bytes(fetched), slots.data(), length(slots),
-              static_cast<char*>(cached.data()), length(cached), threads);
+              static_cast<char*>(cached.data()), rows, threads);
 }
 
 }  // namespace

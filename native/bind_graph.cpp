@@ -41,7 +41,7 @@ nb::tuple build(const In& src, const In& dst, int64_t num_nodes, bool wide_index
     else if (self_loops == "add") loops = SelfLoops::add;
     else if (self_loops == "drop") loops = SelfLoops::drop;
     else fail("self_loops must be 'keep', 'add' or 'drop', not '", self_loops, "'");
-    if (num_nodes < 0) fail("num_nodes must not be negative");
+    check_count(num_nodes, "num_nodes");
     if (!wide_index && num_nodes > INT32_MAX) fail("num_nodes needs int64 indices");
     return with_ids(src, "src", [&](const auto* s) {
         using T = std::remove_const_t<std::remove_pointer_t<decltype(s)>>;
@@ -62,7 +62,7 @@ nb::tuple build(const In& src, const In& dst, int64_t num_nodes, bool wide_index
 
 nb::tuple transpose(const In1<int64_t>& indptr, const In& indices, int64_t columns, bool positions, int threads) {
     check_indptr(indptr);
-    if (columns < 0) fail("columns must not be negative");
+    check_count(columns, "columns");
     return with_ids(indices, "indices", [&](const auto* data) {
         using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
         const int64_t rows = length(indptr) - 1;
@@ -91,6 +91,7 @@ void expand(const In1<int64_t>& indptr, const In& indices,
             nb::ndarray<int64_t, nb::ndim<2>, nb::device::cpu, nb::c_contig> out, int threads) {
     check_indptr(indptr);
     if (out.shape(0) != 2 || static_cast<int64_t>(out.shape(1)) != length(indices)) fail("out must be [2, entries]");
+    check_apart({{"out", out}}, {{"indptr", indptr}, {"indices", indices}});
     with_ids(indices, "indices", [&](const auto* data) {
         nb::gil_scoped_release release;
         const int64_t rows = length(indptr) - 1;
@@ -100,7 +101,7 @@ void expand(const In1<int64_t>& indptr, const In& indices,
 }
 
 Made<double> weights(uint64_t seed, double exponent, double most, int64_t nodes, int threads) {
-    if (nodes < 0) fail("nodes must not be negative");
+    check_count(nodes, "nodes");
     return filled<double>(nodes, [&](double* out) { power_law_weights(seed, exponent, most, nodes, out, threads); });
 }
 
@@ -110,16 +111,24 @@ nb::tuple candidates(const In1<double>& cumulative, const In1<int64_t>& class_en
     const int64_t nodes = length(class_of);
     if (nodes < 2) fail("a random graph needs at least two nodes");
     if (length(cumulative) != nodes + 1) fail("cumulative must have one element more than class_of");
+    check_count(block, "block");
     if (block < 1) fail("block must be positive");
     for (int64_t i = 0; i < nodes; ++i)  // also false for NaN
         if (!(cumulative.data()[i] <= cumulative.data()[i + 1])) fail("cumulative must not fall");
-    if (cumulative.data()[0] != 0.0 || !std::isfinite(cumulative.data()[nodes]) || !(wanted >= 0 && wanted < 1e15))
+    const double total = cumulative.data()[nodes];
+    if (cumulative.data()[0] != 0.0 || !std::isfinite(total) || !(wanted >= 0 && wanted < 1e15))
         fail("cumulative must begin with 0 and be finite, and wanted must be a count");
+    if (!std::isfinite(wanted / total) || !std::isfinite(static_cast<double>(nodes) / total))  // also if all weights are 0
+        fail("cumulative must add up to more than 0");
     for (int64_t c = 0; c + 1 < length(class_ends); ++c)
         if (class_ends.data()[c] > class_ends.data()[c + 1] || class_ends.data()[c] < 0) fail("class_ends must rise");
     const auto range = id_range(class_of.data(), nodes, threads);
     if (range.least < 0 || range.most + 1 >= length(class_ends) || class_ends.data()[length(class_ends) - 1] != nodes)
         fail("class_of and class_ends do not agree");
+    for (int64_t i = 0; i < nodes; ++i) {
+        const int64_t* ends = class_ends.data() + class_of.data()[i];
+        if (i < ends[0] || i >= ends[1]) fail("class_of and class_ends do not agree");
+    }
     const Communities c{nodes, cumulative.data(), class_ends.data(), class_of.data(),
                         block, within_block,      within_class,      mean_degree};
     const auto run = [&]<class Id>(Id) {
@@ -152,6 +161,7 @@ void noisy(uint64_t seed, const nb::ndarray<const float, nb::ndim<2>, nb::device
     const auto range = id_range(label.data(), length(label), threads);
     if (length(label) && (range.least < 0 || range.most >= length(center))) fail("label out of range");
     if (out.shape(0) != label.shape(0) || out.shape(1) != center.shape(1)) fail("out has the wrong shape");
+    check_apart({{"out", out}}, {{"center", center}, {"label", label}});
     nb::gil_scoped_release release;
     noisy_rows(seed, center.data(), label.data(), length(label), static_cast<int64_t>(center.shape(1)), out.data(),
                threads);

@@ -14,7 +14,8 @@ public:
         const size_t count = indptr_.size();
         if (indices_.size() != count || source.size() != count || target.size() != count || fanouts.size() != count)
             fail("indptr, indices, source, target and fanouts must have one entry per edge type");
-        if (hops < 0) fail("hops must not be negative");
+        check_count(hops, "hops");
+        for (const int64_t nodes : num_nodes) check_count(nodes, "num_nodes");
         std::vector<Relation> relations;
         for (size_t r = 0; r < count; ++r) {
             check_indptr(indptr_[r]);

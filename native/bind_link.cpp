@@ -26,6 +26,9 @@ double softmax_of(Chunks query, Chunks answer, Chunks candidates, std::optional<
     check_same(candidates, to_candidates, "candidates and their gradient");
     if (query.shape(0) != candidates.shape(0) || query.shape(2) != candidates.shape(2))
         fail("query and candidates must have as many chunks and rows of one width");
+    if (query.shape(2) == 0) fail("query and candidates must have at least one column");
+    check_apart({{"to_query", to_query}, {"to_answer", to_answer}, {"to_candidates", to_candidates}},
+                {{"query", query}, {"answer", answer}, {"candidates", candidates}, {"hidden", hidden}});
     SharedSoftmax in;
     in.chunks = length(query);
     in.questions = static_cast<int64_t>(query.shape(1));
@@ -62,6 +65,7 @@ void updates_into(const std::string& optimizer, Floats grad, Floats state, Float
     check_state(update, length(grad), width, state, "state");
     check_same(grad, delta, "grad and delta");
     check_same(state, squares, "state and squares");
+    check_apart({{"delta", delta}, {"squares", squares}}, {{"grad", grad}, {"state", state}});
     nb::gil_scoped_release release;
     row_updates(update, grad.data(), state.data(), length(grad), width, delta.data(), squares.data(), threads);
 }
@@ -87,7 +91,8 @@ double step_of(LinkWorkspace& workspace, const std::string& decoder, FloatsOut r
     in.table_rows = length(rows);
     in.row_count = ids ? length(*ids) : in.table_rows;
     if (ids) in.ids = ids->data();
-    if (chunks < 1 || in.edges % chunks) fail("chunks must divide the number of edges");
+    if (in.width < 1) fail("rows must have at least one column");
+    if (chunks < 1 || chunks > std::max<int64_t>(in.edges, 1) || in.edges % chunks) fail("chunks must divide the number of edges");
     const int64_t drawn = length(place) - 2 * in.edges;
     if (drawn < 0 || drawn % chunks) fail("place must name the heads, the tails and as many negatives for every chunk");
     in.negatives = drawn / chunks;
@@ -108,6 +113,9 @@ double step_of(LinkWorkspace& workspace, const std::string& decoder, FloatsOut r
         in.delta = delta->data();
         in.delta_state = delta_state->data();
     }
+    check_apart({{"rows", rows}, {"state", state}, {"parameters", parameters}, {"parameter_state", parameter_state},
+                 {"delta", delta}, {"delta_state", delta_state}},
+                {{"ids", ids}, {"place", place}, {"relation", relation}, {"hidden", hidden}});
     in.rows = rows.data();
     in.state = state.data();
     in.place = place.data();

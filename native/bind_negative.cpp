@@ -16,7 +16,10 @@ nb::tuple negatives(int64_t count, uint64_t seed, uint32_t epoch, uint64_t batch
                     const std::optional<In1<int64_t>>& src, const std::optional<In1<double>>& src_cumulative,
                     const std::optional<In1<double>>& dst_cumulative, const std::optional<In1<int64_t>>& indptr,
                     const std::optional<In>& indices, int64_t rounds, int threads) {
-    if (count < 0 || rounds < 1 || rounds > UINT32_MAX) fail("count must not be negative and rounds be at least 1");
+    check_count(count, "count");
+    check_count(num_src, "num_src");
+    check_count(num_dst, "num_dst");
+    if (rounds < 1 || rounds > UINT32_MAX) fail("rounds must be from 1 to 2**32 - 1");
     if (count > 0 && (num_dst < 1 || (!src && num_src < 1))) fail("there are no nodes to draw from");
     if (src && length(*src) != count) fail("src must have ", std::to_string(count), " elements");
     if (indptr.has_value() != indices.has_value()) fail("indptr and indices must be given together");
@@ -61,11 +64,15 @@ struct SharedGiven {
 
     SharedDraws among(int64_t ends) const {
         if (chunks < 0 || amount < 1 || own < 0 || own > amount) fail("chunks and amount must be numbers of negatives");
+        check_count(product_of(chunks, amount), "chunks times amount");
+        check_count(ends, "ends");
         const int64_t ranges = length(starts);
         if (ranges < 1 || length(before) != ranges + 1) fail("before must have an element more than starts");
         const int64_t total = before.data()[ranges];
         if (before.data()[0] != 0 || !std::is_sorted(before.data(), before.data() + ranges + 1) || total < 1)
             fail("before must be running sums of ranges that hold a node");
+        check_count(total, "before");
+        for (int64_t r = 0; r < ranges; ++r) check_count(starts.data()[r], "starts");
         if (own && chunks && ends < 1) fail("there are no ends to draw from");
         return {seed, epoch, batch, chunks, amount, own, ends, ranges, starts.data(), before.data(),
                 cumulative_of(cumulative, total, "cumulative"), threads};

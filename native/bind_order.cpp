@@ -52,6 +52,7 @@ nb::dict summary(const In1<int64_t>& indptr, const In& indices, double hub, int 
 nb::tuple reuse(const In1<int64_t>& indptr, const In& indices, const Order& order, int64_t window, int64_t sample, int threads) {
     check_indptr(indptr);
     if (window < 1 || sample < 1) fail("window and sample must be positive");
+    check_count(window, "window");
     const int64_t* visited = order_of(order, length(indptr) - 1, threads);
     const Reuse r = with_graph(indptr, indices, threads, [&](const auto* data, int64_t rows) {
         return window_reuse(indptr.data(), data, rows, visited, window, sample, threads);
@@ -62,6 +63,7 @@ nb::tuple reuse(const In1<int64_t>& indptr, const In& indices, const Order& orde
 nb::tuple lru(const In1<int64_t>& indptr, const In& indices, const Order& order, int64_t capacity, int64_t windows, int threads) {
     check_indptr(indptr);
     if (capacity < 1 || windows < 1) fail("capacity and windows must be positive");
+    check_count(windows, "windows");
     const int64_t* visited = order_of(order, length(indptr) - 1, threads);
     const Reads r = with_graph(indptr, indices, threads, [&](const auto* data, int64_t rows) {
         return simulate_lru(indptr.data(), data, rows, visited, capacity, windows, threads);
@@ -98,12 +100,15 @@ void entries(const In1<int64_t>& indptr, const In1<int64_t>& permuted, const In1
         fail("values and out must have one shape and type");
     if (length(values) != indptr.data()[rows] || permuted.data()[rows] != indptr.data()[rows]) fail("values must have a row per entry");
     order_of(order, rows, threads);
-    for (int64_t i = 0; i < rows; ++i) {
-        const int64_t v = order.data()[i];
-        if (permuted.data()[i + 1] - permuted.data()[i] != indptr.data()[v + 1] - indptr.data()[v] || indptr.data()[v] < 0 ||
-            indptr.data()[v + 1] > indptr.data()[rows] || permuted.data()[i] < 0)
-            fail("permuted is not indptr in this order");
-    }
+    check_apart({{"out", out}}, {{"indptr", indptr}, {"permuted", permuted}, {"order", order}, {"values", values}});
+    // Both rise, from 0 to the number of entries, and by as much.
+    const int64_t *from = indptr.data(), *to = permuted.data();
+    if (from[0] != 0 || to[0] != 0) fail("indptr and permuted must begin with 0");
+    for (int64_t i = 0; i < rows; ++i)
+        if (from[i] > from[i + 1] || to[i] > to[i + 1] || from[i + 1] > from[rows] || to[i + 1] > to[rows])
+            fail("indptr and permuted must not decrease");
+    for (int64_t i = 0; i < rows; ++i)
+        if (const int64_t v = order.data()[i]; to[i + 1] - to[i] != from[v + 1] - from[v]) fail("permuted is not indptr in this order");
     nb::gil_scoped_release release;
     permute_entries(indptr.data(), permuted.data(), rows, order.data(), static_cast<const char*>(values.data()), row_bytes(values),
                     static_cast<char*>(out.data()), threads);

@@ -23,7 +23,7 @@ uint64_t key_of(uint64_t seed, uint32_t epoch, uint64_t batch, Purpose purpose) 
 }
 
 Made<uint64_t> words(uint64_t seed, uint32_t epoch, Purpose purpose, int64_t count, int threads) {
-    if (count < 0) fail("count must not be negative");
+    check_count(count, "count");
     return filled<uint64_t>(count, [&](uint64_t* out) { random_words(seed, epoch, purpose, count, out, threads); });
 }
 

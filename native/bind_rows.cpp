@@ -10,7 +10,7 @@ namespace headrace {
 namespace {
 
 Made<uint8_t> pool_empty(const std::shared_ptr<Pool>& pool, int64_t bytes) {
-    if (bytes < 0) fail("bytes must not be negative");
+    check_count(bytes, "bytes");
     return made<uint8_t>(Buffer(pool, static_cast<size_t>(bytes)), bytes);
 }
 
@@ -25,6 +25,7 @@ nb::dict pool_stats(const Pool& pool) {
 void gather(const In& rows, const In& ids, Out out, int threads) {
     if (rows.ndim() < 1 || out.ndim() != rows.ndim()) fail("out must have as many dimensions as rows");
     if (row_bytes(out) != row_bytes(rows) || out.dtype() != rows.dtype()) fail("out must have rows like those of x");
+    check_apart({{"out", out}}, {{"x", rows}, {"ids", ids}});
     with_ids(ids, "ids", [&](const auto* data) {
         if (out.shape(0) != ids.shape(0)) fail("out must have one row per id");
         nb::gil_scoped_release release;
@@ -53,6 +54,7 @@ Entries entries_of(const In& x, const In1<int64_t>& indptr, const In& indices, c
     e.x_stride = row_bytes(x);
     if (indptr.data()[0] < 0 || indptr.data()[e.rows] > e.count)  // within, for it may be a range of a graph's rows
         fail("indptr must lie between 0 and the number of indices");
+    if (indptr.data()[e.rows] < indptr.data()[0]) fail("indptr does not rise");
     if (e.count && (e.columns == 0 || e.x_rows == 0)) fail("there are entries, but no rows for them to name");
     if (position && length(*position) != e.count) fail("position must have one element per index");
     if (position && !weight) e.position = {};
@@ -79,6 +81,9 @@ void aggregate_into(const In& x, const In1<int64_t>& indptr, const In& indices, 
     if (tile && *tile < 1) fail("tile must be at least 1 column, or None for what suits, not ", std::to_string(*tile));
     if (tile && how == Reduce::max) fail("tile is for sum and mean: max takes all columns at once");
     const void* factors = coefficients(row_scale, e.element, e.rows, "row_scale");
+    check_apart({{"out", out}, {"where", where}},
+                {{"x", x}, {"indptr", indptr}, {"indices", indices}, {"ids", ids}, {"weight", weight}, {"position", position},
+                 {"scale", scale}, {"row_scale", row_scale}});
     nb::gil_scoped_release release;
     aggregate(e, how, factors, tile.value_or(0), static_cast<char*>(out.data()),
               where ? static_cast<int32_t*>(where->data()) : nullptr, threads);
@@ -87,6 +92,7 @@ void aggregate_into(const In& x, const In1<int64_t>& indptr, const In& indices, 
 int64_t column_tile_of(int64_t rows, int64_t width, int64_t element_bytes, int64_t cache_bytes, double mean_degree) {
     if (rows < 0 || width < 0 || element_bytes < 1 || cache_bytes < 1 || !(mean_degree >= 0))
         fail("rows, width and mean_degree must not be negative, element_bytes and cache_bytes at least 1");
+    check_count(product_of(width, element_bytes), "the bytes of a row");
     return column_tile(rows, width, element_bytes, cache_bytes, mean_degree);
 }
 
@@ -99,6 +105,8 @@ void max_gradient_into(const In& grad, const In1<int64_t>& indptr, const In& ind
     if (out.ndim() != 2 || length(out) != e.rows || static_cast<int64_t>(out.shape(1)) != e.width ||
         out.dtype() != grad.dtype())
         fail("out must have one row per row of indptr, with the width and type of grad");
+    check_apart({{"out", out}}, {{"grad", grad}, {"indptr", indptr}, {"indices", indices}, {"position", position},
+                                 {"forward", forward}, {"where", where}, {"weight", weight}});
     nb::gil_scoped_release release;
     max_gradient(e, forward.data(), static_cast<const int32_t*>(where.data()), static_cast<char*>(out.data()), threads);
 }
@@ -112,6 +120,8 @@ void weight_gradient_into(const In& x, const In1<int64_t>& indptr, const In& ind
     const void* scale = coefficients(row_scale, e.element, e.rows, "row_scale");
     coefficients(nb::cast<In>(nb::cast(out)), e.element, length(indices), "out");
     if (where && (!is_int(*where, 32) || where->size() != grad.size())) fail("where must be int32, of the shape of grad");
+    check_apart({{"out", out}}, {{"x", x}, {"indptr", indptr}, {"indices", indices}, {"grad", grad}, {"ids", ids},
+                                 {"row_scale", row_scale}, {"where", where}});
     nb::gil_scoped_release release;
     weight_gradient(e, static_cast<const char*>(grad.data()), scale,
                     where ? static_cast<const int32_t*>(where->data()) : nullptr, out.data(), threads);
@@ -123,6 +133,7 @@ void dropout_into(const In& x, Out out, uint64_t seed, uint32_t dropped, double 
     if (out.size() != x.size() || out.dtype() != x.dtype()) fail("out must have the size and type of x");
     if (gate && (gate->size() != x.size() || gate->dtype() != x.dtype())) fail("gate must have the size and type of x");
     if (dropped >= 1u << 16) fail("dropped must be below 65536");
+    check_apart({{"out", out}}, {{"x", x}, {"gate", gate}});
     const DropoutJob job{stream_key(seed, 0, 0, Purpose::dropout), dropped, relu, scale, x.data(), out.data()};
     nb::gil_scoped_release release;
     dropout(element, job, gate ? gate->data() : nullptr, static_cast<int64_t>(x.size()), threads);

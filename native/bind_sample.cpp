@@ -26,6 +26,7 @@ public:
         SampleOptions options{std::move(fanouts), replace, hash, disjoint, last, inclusive, labor, layer_dependency,
                               batch_dependency};
         if (labor && (replace || disjoint)) fail("LABOR draws neither with replacement nor disjoint trees");
+        if (last && replace) fail("the last of a row are taken once each: `last` goes with no replacement");
         if (time_ && !disjoint) fail("times need disjoint trees");
         if (weight_ && replace && !cumulative_) fail("weighted draws with replacement need the sums of the weights");
         with_ids(indices_, "indices", [&](const auto* data) {

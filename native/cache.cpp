@@ -1,5 +1,7 @@
 #include "cache.h"
 
+#include <atomic>
+
 namespace headrace {
 namespace {
 
@@ -7,7 +9,10 @@ constexpr int64_t kAhead = 16;  // lookups under way: enough to hide memory's la
 
 }  // namespace
 
-Cache::Cache(int64_t nodes, int64_t capacity) {
+Cache::Cache(int64_t nodes, int64_t capacity) : number_([] {
+    static std::atomic<uint64_t> caches{0};
+    return ++caches;
+}()) {
     require(nodes >= 0, "nodes must not be negative");
     require(capacity >= 0 && capacity < INT32_MAX, "capacity must be from 0 to 2**31 - 2 rows");
     where_.assign(static_cast<size_t>(nodes), kAbsent);
@@ -70,7 +75,9 @@ void Cache::drop(int32_t slot) {
     --held_, --evictable_;
 }
 
-void Cache::finish(const Access& access, bool filled) {
+void Cache::finish(Access& access, bool filled) {
+    require(access.cache == number_, "this access was finished before, or is none of this cache");
+    access.cache = 0;
     for (const int32_t slot : access.held)
         if (--slots_[slot].pins == 0) {
             ++evictable_;
@@ -167,6 +174,7 @@ Access OnlineCache::access(const int64_t* ids, int64_t count) {
     }
     for (const int64_t node : access.fetch)
         if (where_[node] < kAbsent) where_[node] = kAbsent;
+    access.cache = number_;
     return access;
 }
 

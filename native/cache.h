@@ -18,6 +18,7 @@ struct Access {
     std::vector<int32_t> held;     // slots that stay as they are until `finish`
     std::vector<int64_t> evicted;  // nodes that made room, in order
     int64_t hits = 0;
+    uint64_t cache = 0;            // whose batch it is, until it is finished; 0: nobody's
 };
 
 struct Slot {
@@ -41,7 +42,7 @@ public:
 
     virtual Access access(const int64_t* ids, int64_t count) = 0;
     // The rows to keep have been written (or not, and are forgotten): lets go of what the batch held.
-    void finish(const Access& access, bool filled);
+    void finish(Access& access, bool filled);
     // The distinct ids that are in the cache, in `fetch`, and their slots, in `fill`. Counts as no access.
     Access find(const int64_t* ids, int64_t count);
     void forget(const int32_t* slots, int64_t count);
@@ -71,6 +72,7 @@ protected:
     int64_t held_ = 0;     // rows in the cache
     int64_t evictable_ = 0;
     uint64_t batch_ = 0;
+    const uint64_t number_;  // of this cache, among all that there were: from 1 on
 };
 
 // Which slot makes room. It sees the slots, so that it can pass over those that are pinned.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -26,20 +27,33 @@ inline int useful_threads(int threads, int64_t items, int64_t grain) {
     return static_cast<int>(std::clamp<int64_t>(items / grain, 1, std::clamp(threads, 1, 1024)));
 }
 
-// Exceptions must not leave an OpenMP region: the first message is kept and thrown after it.
+// Exceptions must not leave an OpenMP region or a thread: the first message or exception is kept, and thrown after it.
 class FirstError {
 public:
     void set(const char* what) noexcept {
-        const char* none = nullptr;
-        __atomic_compare_exchange_n(&what_, &none, what, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        if (first()) what_ = what;
     }
-    bool any() const noexcept { return __atomic_load_n(&what_, __ATOMIC_RELAXED) != nullptr; }
+    // Calls body, which may allocate: whatever it throws is kept.
+    template <class Body>
+    void guard(Body&& body) noexcept {
+        try {
+            body();
+        } catch (...) {
+            if (first()) thrown_ = std::current_exception();
+        }
+    }
+    bool any() const noexcept { return __atomic_load_n(&any_, __ATOMIC_RELAXED); }
+    // For whoever comes after all threads are done.
     void rethrow() const {
+        if (thrown_) std::rethrow_exception(thrown_);
         if (what_) throw std::invalid_argument(what_);
     }
 
 private:
+    bool first() noexcept { return !__atomic_exchange_n(&any_, true, __ATOMIC_RELAXED); }
+    bool any_ = false;
     const char* what_ = nullptr;
+    std::exception_ptr thrown_;
 };
 
 }  // namespace headrace

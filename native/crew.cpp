@@ -1,5 +1,7 @@
 #include "crew.h"
 
+#include <exception>
+
 #include "common.h"
 #include "forked.h"
 
@@ -44,7 +46,11 @@ void Crew::run(int64_t count, int threads, const Task& task) {
     if (static_cast<size_t>(threads) != threads_.size() + 1 || born_ != forks()) {
         stop();
         born_ = forks();
-        for (int worker = 1; worker < threads; ++worker) threads_.emplace_back([this, worker] { help(worker); });
+        threads_.reserve(static_cast<size_t>(threads));
+        try {
+            for (int worker = 1; worker < threads; ++worker) threads_.emplace_back([this, worker] { help(worker); });
+        } catch (const std::exception&) {  // no more threads to be had: those there are do the work
+        }
     }
     task_.store(&task);
     left_.store(count);

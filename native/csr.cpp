@@ -76,37 +76,44 @@ Csr<Out, P> sort_rows_of(const Source& source, int64_t rows, int64_t expected, b
 
     std::vector<int64_t> start(static_cast<size_t>(buckets * threads + 1), 0);
     const auto slot = [&](int64_t bucket, int thread) -> int64_t& { return start[bucket * threads + thread]; };
+    FirstError error;
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
-        std::vector<int64_t> count(static_cast<size_t>(buckets), 0);
-        source.visit(source.cut_at(threads, t), source.cut_at(threads, t + 1),
-                     [&](int64_t row, int64_t, int64_t) { ++count[row >> shift]; });
-        for (int64_t b = 0; b < buckets; ++b) slot(b, t) = count[b];
-    }
+    for (int t = 0; t < threads; ++t)
+        error.guard([&] {
+            std::vector<int64_t> count(static_cast<size_t>(buckets), 0);
+            source.visit(source.cut_at(threads, t), source.cut_at(threads, t + 1),
+                         [&](int64_t row, int64_t, int64_t) { ++count[row >> shift]; });
+            for (int64_t b = 0; b < buckets; ++b) slot(b, t) = count[b];
+        });
+    error.rethrow();
     std::exclusive_scan(start.begin(), start.end(), start.begin(), int64_t{0});
     const int64_t entries = start.back();
 
     Array<Record<Out, P>> dealt(entries);
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) {
-        std::vector<int64_t> next(static_cast<size_t>(buckets));
-        for (int64_t b = 0; b < buckets; ++b) next[b] = slot(b, t);
-        const int64_t mask = (int64_t{1} << shift) - 1;
-        source.visit(source.cut_at(threads, t), source.cut_at(threads, t + 1),
-                     [&](int64_t row, int64_t column, [[maybe_unused]] int64_t position) {
-                         Record<Out, P>& r = dealt[next[row >> shift]++];
-                         r.row = static_cast<uint32_t>(row & mask);
-                         r.column = static_cast<Out>(column);
-                         if constexpr (!std::is_empty_v<P>) r.position = static_cast<P>(position);
-                     });
-    }
+    for (int t = 0; t < threads; ++t)
+        error.guard([&] {
+            std::vector<int64_t> next(static_cast<size_t>(buckets));
+            for (int64_t b = 0; b < buckets; ++b) next[b] = slot(b, t);
+            const int64_t mask = (int64_t{1} << shift) - 1;
+            source.visit(source.cut_at(threads, t), source.cut_at(threads, t + 1),
+                         [&](int64_t row, int64_t column, [[maybe_unused]] int64_t position) {
+                             Record<Out, P>& r = dealt[next[row >> shift]++];
+                             r.row = static_cast<uint32_t>(row & mask);
+                             r.column = static_cast<Out>(column);
+                             if constexpr (!std::is_empty_v<P>) r.position = static_cast<P>(position);
+                         });
+        });
+    error.rethrow();
 
     Csr<Out, P> csr{Array<int64_t>(rows + 1), Array<Out>(entries), Array<P>(positions ? entries : 0)};
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<int64_t> next(static_cast<size_t>(int64_t{1} << shift) + 1);
+        std::vector<int64_t> next;
+        error.guard([&] { next.resize(static_cast<size_t>(int64_t{1} << shift) + 1); });
 #pragma omp for schedule(dynamic, 1)
         for (int64_t b = 0; b < buckets; ++b) {
+            if (error.any()) continue;
             const int64_t first = b << shift, last = std::min(rows, (b + 1) << shift);
             const int64_t begin = slot(b, 0), end = b + 1 < buckets ? slot(b + 1, 0) : entries;
             std::fill(next.begin(), next.end(), 0);
@@ -123,6 +130,7 @@ Csr<Out, P> sort_rows_of(const Source& source, int64_t rows, int64_t expected, b
             }
         }
     }
+    error.rethrow();
     csr.indptr[rows] = entries;
     return csr;
 }
@@ -136,20 +144,23 @@ Csr<Out, P> without_duplicates(Csr<Out, P> csr, int64_t rows, int threads) {
     };
     threads = useful_threads(threads, csr.indices.size(), 1 << 14);
     Csr<Out, P> unique{Array<int64_t>(rows + 1), {}, {}};
+    FirstError error;
 #pragma omp parallel num_threads(threads)
     {
         std::vector<Item> row;
 #pragma omp for schedule(dynamic, 512)
         for (int64_t v = 0; v < rows; ++v) {
+            if (error.any()) continue;
             const int64_t begin = csr.indptr[v], end = csr.indptr[v + 1];
             int64_t kept = 0;
             if constexpr (std::is_empty_v<P>) {
                 std::sort(&csr.indices[begin], &csr.indices[end]);
                 kept = std::unique(&csr.indices[begin], &csr.indices[end]) - &csr.indices[begin];
             } else {
-                row.resize(static_cast<size_t>(end - begin));
+                error.guard([&] { row.resize(static_cast<size_t>(end - begin)); });
+                if (error.any()) continue;
                 for (int64_t e = begin; e < end; ++e) row[e - begin] = {csr.indices[e], csr.position[e]};
-                std::stable_sort(row.begin(), row.end(),
+                std::stable_sort(row.begin(), row.end(),  // in place, more slowly, where there is no memory
                                  [](const Item& a, const Item& b) { return a.column < b.column; });
                 for (const Item& item : row)
                     if (kept == 0 || csr.indices[begin + kept - 1] != item.column) {
@@ -161,6 +172,7 @@ Csr<Out, P> without_duplicates(Csr<Out, P> csr, int64_t rows, int threads) {
             unique.indptr[v + 1] = kept;
         }
     }
+    error.rethrow();
     unique.indptr[0] = 0;
     std::inclusive_scan(&unique.indptr[0], &unique.indptr[0] + rows + 1, &unique.indptr[0]);
     const int64_t entries = unique.indptr[rows];

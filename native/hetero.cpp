@@ -147,34 +147,35 @@ HeteroResult HeteroSampler::expand(const HeteroRequest& request, const std::shar
             const auto word = static_cast<uint32_t>(hop) | static_cast<uint32_t>(r + 1) << 8;
             const int parts = useful_threads(request.threads, added, 4096);
 #pragma omp parallel for schedule(static, 1) num_threads(parts) if (parts > 1)
-            for (int p = 0; p < parts; ++p) {
-                std::vector<int64_t> scratch;
-                DrawRow rows[kDrawGroup];
-                const int64_t stop = cut(frontier, parts, p + 1);
-                for (int64_t i = cut(frontier, parts, p); i < stop;) {
-                    int64_t group = 0, most = 0;
-                    const int64_t offset = indptr[i] - before;
-                    for (; group < kDrawGroup && i < stop; ++group, ++i) {
-                        const int64_t node = frontier_nodes[i], first = relation.indptr[node];
-                        const auto degree = static_cast<uint32_t>(relation.indptr[node + 1] - first);
-                        const int64_t take = indptr[i + 1] - indptr[i];
-                        rows[group] = {static_cast<uint64_t>(node), first, degree, take};
-                        if (replace_ || take < degree) most = std::max(most, take);
+            for (int p = 0; p < parts; ++p)
+                error.guard([&] {
+                    std::vector<int64_t> scratch;
+                    DrawRow rows[kDrawGroup];
+                    const int64_t stop = cut(frontier, parts, p + 1);
+                    for (int64_t i = cut(frontier, parts, p); i < stop;) {
+                        int64_t group = 0, most = 0;
+                        const int64_t offset = indptr[i] - before;
+                        for (; group < kDrawGroup && i < stop; ++group, ++i) {
+                            const int64_t node = frontier_nodes[i], first = relation.indptr[node];
+                            const auto degree = static_cast<uint32_t>(relation.indptr[node + 1] - first);
+                            const int64_t take = indptr[i + 1] - indptr[i];
+                            rows[group] = {static_cast<uint64_t>(node), first, degree, take};
+                            if (replace_ || take < degree) most = std::max(most, take);
+                        }
+                        if (static_cast<int64_t>(scratch.size()) < draw_scratch(most))
+                            scratch.resize(static_cast<size_t>(draw_scratch(most)));
+                        vector.draw(key, word, replace_ && fanout >= 0, rows, group, scratch.data(), positions + offset);
                     }
-                    if (static_cast<int64_t>(scratch.size()) < draw_scratch(most))
-                        scratch.resize(static_cast<size_t>(draw_scratch(most)));
-                    vector.draw(key, word, replace_ && fanout >= 0, rows, group, scratch.data(), positions + offset);
-                }
-                const int64_t last = indptr[stop] - before;
-                for (int64_t e = indptr[cut(frontier, parts, p)] - before; e < last; ++e) {
-                    if (e + kAhead < last) prefetch(address(relation.indices, positions[e + kAhead]));
-                    raw[e] = relation.indices[positions[e]];
-                    if (raw[e] < 0 || raw[e] >= num_nodes_[source]) {
-                        error.set("the graph holds an index out of range");
-                        break;
+                    const int64_t last = indptr[stop] - before;
+                    for (int64_t e = indptr[cut(frontier, parts, p)] - before; e < last; ++e) {
+                        if (e + kAhead < last) prefetch(address(relation.indices, positions[e + kAhead]));
+                        raw[e] = relation.indices[positions[e]];
+                        if (raw[e] < 0 || raw[e] >= num_nodes_[source]) {
+                            error.set("the graph holds an index out of range");
+                            break;
+                        }
                     }
-                }
-            }
+                });
             error.rethrow();
 
             // Local ids, in order: a node that is new to the sample gets the next one of its type.

@@ -64,6 +64,7 @@ BareSample bare_sample(const int64_t* indptr, const int32_t* indices, int32_t* s
 
 void bare_gather(char* out, const char* rows, int64_t row_bytes, const int64_t* ids, int64_t count, int threads) {
     constexpr int64_t ahead = 12;
+    threads = useful_threads(threads, threads, 1);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < count; ++i) {
         if (i + ahead < count)
@@ -114,6 +115,7 @@ HEADRACE_WIDEST void sum_bf16(char* out, const char* x, const int32_t* indices, 
 void bare_sum(char* out, const char* x, bool bf16, const int64_t* indptr, const int32_t* indices, int64_t rows,
               int threads) {
     const int64_t bytes = kWidth * (bf16 ? 2 : 4);
+    threads = useful_threads(threads, threads, 1);
 #pragma omp parallel for schedule(dynamic, 256) num_threads(threads)
     for (int64_t v = 0; v < rows; ++v)
         (bf16 ? sum_bf16 : sum_f32)(out + v * bytes, x, indices, indptr[v], indptr[v + 1], indptr[rows]);

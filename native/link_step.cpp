@@ -52,7 +52,7 @@ double LinkWorkspace::step(const LinkStep& in, int threads) {
     rows_.reserve(2 * in.edges + in.chunks * in.negatives, in.row_count);
     relations_.reserve(related ? in.edges : 0, related ? in.relations : 0);
     grow(to_end_, 2 * in.edges * stride);
-    grow(to_candidate_, tasks * in.negatives * stride);
+    grow(to_candidate_, product_of(tasks, in.negatives, stride));
     grow(to_relation_, related ? in.edges * (in.reciprocal ? 2 : 1) * stride : 0);
     loss_.assign(static_cast<size_t>(tasks), 0);
     threads = useful_threads(threads, 2 * in.edges * (in.negatives + 1) * in.width, 1 << 18);

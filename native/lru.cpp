@@ -1,6 +1,7 @@
 #include "lru.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "common.h"
 #include "memory.h"
@@ -89,11 +90,15 @@ Reads simulate(const int64_t* indptr, const Id* indices, int64_t rows, const int
     const bool whole = count == 0;
     threads = useful_threads(threads, windows, 1);
     int64_t counted = 0, missed = 0;
+    FirstError error;
 #pragma omp parallel num_threads(threads) reduction(+ : counted, missed)
     {
-        Lru cache(rows, slots);
+        std::unique_ptr<Lru> own;
+        error.guard([&] { own = std::make_unique<Lru>(rows, slots); });
 #pragma omp for schedule(dynamic, 1)
         for (int64_t w = 0; w < windows; ++w) {
+            if (error.any()) continue;
+            Lru& cache = *own;
             cache.clear();
             int64_t read = 0, mine = 0;
             bool counting = whole;
@@ -110,6 +115,7 @@ Reads simulate(const int64_t* indptr, const Id* indices, int64_t rows, const int
             counted += mine;
         }
     }
+    error.rethrow();
     return {counted, missed};
 }
 

@@ -12,9 +12,28 @@
 
 namespace headrace {
 
-constexpr size_t kMapped = size_t{256} << 10;  // from here on a block is a mapping of its own
 constexpr size_t kHuge = size_t{8} << 20;      // below this the slack of a last huge page outweighs their gain
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kMapped = kHuge;              // AddressSanitizer watches what malloc gives, and no mappings
+#else
+constexpr size_t kMapped = size_t{256} << 10;  // from here on a block is a mapping of its own
+#endif
 constexpr size_t kHugePage = size_t{2} << 20;
+
+// Bytes of `size` elements; one array or object that is larger than half of all addresses is out of memory.
+inline size_t bytes_of(int64_t size, size_t element) {
+    size_t bytes = 0;
+    if (size < 0 || __builtin_mul_overflow(static_cast<size_t>(size), element, &bytes) || bytes > PTRDIFF_MAX) throw std::bad_alloc();
+    return bytes;
+}
+
+// The product of sizes for an array to be made; one that does not fit 64 bits is out of memory.
+template <class... Sizes>
+int64_t product_of(Sizes... sizes) {
+    int64_t product = 1;
+    if ((__builtin_mul_overflow(product, static_cast<int64_t>(sizes), &product) || ...)) throw std::bad_alloc();
+    return product;
+}
 
 inline void* allocate_bytes(size_t bytes) {
     if (bytes < kMapped || bytes >= kHuge) {
@@ -42,7 +61,7 @@ class Array {
 public:
     Array() = default;
     explicit Array(int64_t size)
-        : data_(static_cast<T*>(allocate_bytes(static_cast<size_t>(size) * sizeof(T)))), size_(size) {}
+        : data_(static_cast<T*>(allocate_bytes(bytes_of(size, sizeof(T))))), size_(size) {}
     Array(Array&& other) noexcept { swap(other); }
     Array& operator=(Array&& other) noexcept {
         swap(other);

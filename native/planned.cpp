@@ -132,6 +132,7 @@ Access PlannedCache::access(const int64_t* ids, int64_t count) {
     for (const int32_t slot : aside_) enter(slot, next_use_[slot]);
     aside_.clear();
     access.hits = count - static_cast<int64_t>(access.fetch.size());
+    access.cache = number_;
     return access;
 }
 

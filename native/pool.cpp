@@ -10,9 +10,18 @@ namespace {
 
 // Next size of the form m * 2^k with m in 8..16: at most an eighth is wasted.
 size_t rounded(size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+    return std::max<size_t>(bytes, 1);  // exactly, so that an access behind the end is seen
+#endif
     size_t step = 64;
     while (step * 16 < bytes) step *= 2;
     return std::max<size_t>((bytes + step - 1) / step * step, 64);
+}
+
+// Room for `count` elements, so that adding them throws nothing.
+template <class T>
+void make_room(std::vector<T>& of, size_t count) {
+    if (of.capacity() < count) of.reserve(2 * count);
 }
 
 }  // namespace
@@ -25,6 +34,8 @@ Pool::~Pool() {
 void* Pool::acquire(size_t bytes) {
     const size_t size = rounded(bytes);
     std::lock_guard lock(mutex_);
+    make_room(used_, used_.size() + 1);
+    make_room(idle_, idle_.size() + used_.size() + 1);  // where all of them go when they are released
     size_t best = idle_.size();
     for (size_t i = 0; i < idle_.size(); ++i)  // the smallest that fits, unless it is far too large
         if (idle_[i].bytes >= size && idle_[i].bytes <= 2 * size &&

@@ -36,7 +36,7 @@ private:
     int64_t limit_, idle_bytes_ = 0, used_bytes_ = 0, peak_ = 0, hits_ = 0, misses_ = 0;
 };
 
-// A buffer held by C++ code until it is handed out as an array (`detach`).
+// A buffer of a pool, which it goes back to.
 class Buffer {
 public:
     Buffer() = default;
@@ -56,11 +56,6 @@ public:
     }
     size_t bytes() const { return bytes_; }
     const std::shared_ptr<Pool>& pool() const { return pool_; }
-    void* detach() {
-        void* memory = memory_;
-        memory_ = nullptr;
-        return memory;
-    }
     void grow(size_t bytes, size_t keep);  // larger, with the first `keep` bytes preserved
 
 private:

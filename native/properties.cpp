@@ -81,6 +81,7 @@ Reuse window_reuse(const int64_t* indptr, const Id* indices, int64_t rows, const
     const int64_t windows = (rows + window - 1) / window, taken = std::min(windows, sample);
     threads = useful_threads(threads, taken, 8);
     int64_t entries = 0, unique = 0;
+    FirstError error;
 #pragma omp parallel num_threads(threads) reduction(+ : entries, unique)
     {
         std::vector<Id> columns;
@@ -88,15 +89,19 @@ Reuse window_reuse(const int64_t* indptr, const Id* indices, int64_t rows, const
         for (int64_t k = 0; k < taken; ++k) {
             const int64_t first = cut(windows, taken, k) * window, last = std::min(rows, first + window);
             columns.clear();
-            for (int64_t i = first; i < last; ++i) {
-                const int64_t v = order ? order[i] : i;
-                columns.insert(columns.end(), indices + indptr[v], indices + indptr[v + 1]);
-            }
+            error.guard([&] {
+                for (int64_t i = first; i < last; ++i) {
+                    const int64_t v = order ? order[i] : i;
+                    columns.insert(columns.end(), indices + indptr[v], indices + indptr[v + 1]);
+                }
+            });
+            if (error.any()) continue;
             entries += static_cast<int64_t>(columns.size());
             std::sort(columns.begin(), columns.end());
             unique += std::unique(columns.begin(), columns.end()) - columns.begin();
         }
     }
+    error.rethrow();
     return {entries, unique};
 }
 

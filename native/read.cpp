@@ -6,8 +6,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -95,28 +93,22 @@ void read_rows(const FileRows& file, const Id* ids, int64_t count, const int64_t
     // Threads of their own, for they wait: those of OpenMP would keep the processors from threads that compute.
     const int64_t parts = std::min<int64_t>(count, threads == 1 ? 1 : threads * 4);
     std::atomic<int64_t> next{0};
-    std::mutex guard;
-    std::string error;
+    FirstError error;
     const auto work = [&] {
-        for (int64_t part; (part = next.fetch_add(1)) < parts;) {
+        for (int64_t part; !error.any() && (part = next.fetch_add(1)) < parts;) {
             const int64_t begin = cut(count, parts, part), end = cut(count, parts, part + 1);
-            try {
-                read_range(file, wanted.data() + begin, end - begin, out);
-            } catch (const std::exception& e) {
-                const std::lock_guard<std::mutex> lock(guard);
-                if (error.empty()) error = e.what();
-                next = parts;
-            }
+            error.guard([&] { read_range(file, wanted.data() + begin, end - begin, out); });
         }
     };
     std::vector<std::thread> others;
+    others.reserve(static_cast<size_t>(threads));
     try {
         for (int t = 1; t < threads; ++t) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads to be had: those there are do the work
+    } catch (const std::exception&) {  // no more threads to be had: those there are do the work
     }
     work();
     for (std::thread& t : others) t.join();
-    if (!error.empty()) throw std::invalid_argument(error);
+    error.rethrow();
 }
 
 template void read_rows(const FileRows&, const int32_t*, int64_t, const int64_t*, int64_t, char*, int);

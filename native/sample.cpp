@@ -151,7 +151,7 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                     }
                     const int64_t scratch = how.ranked ? rank_scratch(most) : draw_scratch(most);
                     if (static_cast<int64_t>(s.scratch.size()) < scratch) s.scratch.resize(static_cast<size_t>(scratch));
-                    if (static_cast<int64_t>(drawn.positions.size()) < take) {
+                    if (static_cast<int64_t>(drawn.keys.size()) < take) {  // keys come last: they have room where positions do
                         drawn.positions.resize(static_cast<size_t>(take));
                         drawn.keys.resize(static_cast<size_t>(take));
                     }
@@ -209,8 +209,10 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                     const int64_t target = edge_count + cut(added, parts, i);
                     return std::lower_bound(indptr + begin, indptr + end, target) - (indptr + begin);
                 };
-                walk(work.stretches[p], p ? row_at(p) : 0, p + 1 < parts ? row_at(p + 1) : frontier, [](Key) {},
-                     [&](const Key* group, int64_t n, int64_t edge) { std::copy_n(group, n, raw + edge - edge_count); });
+                error.guard([&] {
+                    walk(work.stretches[p], p ? row_at(p) : 0, p + 1 < parts ? row_at(p + 1) : frontier, [](Key) {},
+                         [&](const Key* group, int64_t n, int64_t edge) { std::copy_n(group, n, raw + edge - edge_count); });
+                });
             }
             error.rethrow();
             if constexpr (std::is_same_v<Table, StampTable<Id>>) {

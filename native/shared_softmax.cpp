@@ -31,12 +31,13 @@ void HiddenCandidates::sort(const QuestionBlocks& cuts, int64_t candidates, cons
 
 SoftmaxBlock BlockScratch::lay(int64_t questions, int64_t candidates, int64_t width) {
     if (questions == questions_ && candidates == block_.candidates && width == block_.width) return block_;
+    questions_ = -1;  // until all is there
     SoftmaxBlock block;
     block.candidates = candidates;
     block.width = width;
     block.stride = padded16(width);
     block.across = padded16(candidates);
-    const int64_t rows = padded16(questions);
+    const int64_t rows = padded16(std::max<int64_t>(questions, 1));  // a row at least: updates use it too
     const int64_t floats[] = {rows * block.stride, candidates * block.stride, width * block.across, rows * block.across, rows,
                               rows * block.stride, 2 * rows, rows, block.across, block.stride, block.stride};
     int64_t total = 0;
@@ -72,7 +73,11 @@ double shared_softmax(const SharedSoftmax& in, int threads) {
     const int64_t width = in.width, stride = padded16(width), n = in.candidates, total = in.chunks * in.questions;
     HiddenCandidates hidden;
     hidden.sort(cuts, n, in.hidden, in.hidden_count);
-    Array<float> parts(cuts.tasks() * n * stride);
+    if (total == 0) {
+        if (in.chunks * n > 0) std::memset(in.to_candidate, 0, static_cast<size_t>(in.chunks * n * width) * 4);
+        return 0;
+    }
+    Array<float> parts(product_of(cuts.tasks(), n, stride));
     std::vector<double> loss(static_cast<size_t>(cuts.tasks()));
     const VectorTable& vector = vector_table();
     const size_t bytes = static_cast<size_t>(width) * 4;
@@ -82,11 +87,7 @@ double shared_softmax(const SharedSoftmax& in, int threads) {
     {
         BlockScratch scratch;
         SoftmaxBlock block;
-        try {
-            block = scratch.lay(cuts.most(), n, width);
-        } catch (const std::bad_alloc&) {
-            error.set("there is not enough memory for a thread's scratch");
-        }
+        error.guard([&] { block = scratch.lay(cuts.most(), n, width); });
         block.share = 1.0f / static_cast<float>(std::max<int64_t>(total, 1));
 #pragma omp for schedule(static)
         for (int64_t task = 0; task < cuts.tasks(); ++task) {

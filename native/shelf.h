@@ -20,6 +20,7 @@ public:
             std::lock_guard lock(mutex_);
             if (idle_.empty()) {
                 work = make();
+                idle_.reserve(all_.size() + 1);  // giving back must not throw
                 all_.push_back(work.get());
             } else {
                 work = std::move(idle_.back());

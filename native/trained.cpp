@@ -32,7 +32,7 @@ int64_t first_missing(const TrainedTable& table, const Id* ids, int64_t count, u
     require(count == 0 || (range.least >= 0 && range.most < table.num_rows), "id out of range");
     for (int64_t i = 0; i < count; ++i) {
         const int64_t part = static_cast<int64_t>(ids[i]) / table.rows_per_part;
-        if (table.rows[part] == 0) return part;
+        if (table.rows[part] == 0 || (table.state_width && table.state[part] == 0)) return part;
         if (touched) touched[part] = 1;
     }
     return -1;
@@ -128,6 +128,7 @@ int64_t add_trained(const TrainedTable& table, const Id* ids, int64_t count, con
 }
 
 void normal_rows(uint64_t seed, int64_t begin, float scale, int64_t rows, int64_t width, float* out, int threads) {
+    if (width == 0) return;
     threads = useful_threads(threads, rows * width, 1 << 12);
     const PhiloxKey key = stream_key(seed, 0, 0, Purpose::initial);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)

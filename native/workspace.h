@@ -41,8 +41,8 @@ struct SampleWorkspace {
         if (begin.size() >= rows) return;
         begin.reset();  // freed before it is made larger
         degree.reset();
-        begin = Array<int64_t>(rows + rows / 16);
         degree = Array<uint32_t>(rows + rows / 16);
+        begin = Array<int64_t>(rows + rows / 16);  // last, for its size says what there is
     }
 };
 

@@ -86,6 +86,21 @@ def _times(tensor: Tensor, name: str) -> Tensor:
     return tensor.to(torch.float64 if tensor.dtype.is_floating_point else torch.int64)
 
 
+def check_apart(out: Tensor, **inputs: Tensor | None) -> None:
+    """ValueError if `out` shares memory with an input: a kernel would read what it has written.
+
+    For contiguous tensors. The native module does the same for its own arguments.
+    """
+    begin = out.data_ptr()
+    end = begin + out.nbytes
+    for name, tensor in inputs.items():
+        if tensor is None or tensor.device != out.device or not tensor.nbytes:
+            continue
+        first = tensor.data_ptr()
+        if begin < first + tensor.nbytes and first < end:
+            raise ValueError(f"out overlaps {name} in memory: give it memory of its own")
+
+
 def first_outside(ids: Tensor, low: int, high: int) -> int:
     """The position of the first id that is not in [low, high)."""
     return int(((ids < low) | (ids >= high)).nonzero()[0])

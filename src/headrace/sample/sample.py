@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace import _native
+from headrace._arrays import check_apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +88,7 @@ class Sample:
         if out is None:
             out = torch.empty(2, self.num_edges, dtype=torch.int64, device=self.indices.device)
         if out.device.type != "cpu":
+            check_apart(out, indptr=self.indptr, indices=self.indices)
             rows = torch.arange(self.indptr.numel() - 1, device=out.device)
             out[0] = self.indices
             out[1] = torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.num_edges)

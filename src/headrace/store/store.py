@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from headrace._arrays import check_apart
 from headrace.store.raw_rows import pieces
 
 
@@ -105,14 +106,15 @@ class BaseStore(ABC):
             yield begin, self.gather(torch.arange(begin, end))
 
 
-def check_out(out: Tensor, count: int, store: Store) -> None:
-    """ValueError unless `count` rows of the store can be gathered into `out`."""
-    shape = (count, *store.shape[1:])
+def check_out(out: Tensor, ids: Tensor, store: Store, *, held: Tensor | None = None) -> None:
+    """ValueError unless rows `ids` of the store can be gathered into `out`, which lies apart from them and from rows `held` in memory."""
+    shape = (len(ids), *store.shape[1:])
     if out.shape != shape or out.dtype != store.dtype or out.device != store.device or not out.is_contiguous():
         raise ValueError(
             f"out must be contiguous, {store.dtype}, of shape {shape} and on {store.device}; "
             f"it is {out.dtype}, {tuple(out.shape)}, on {out.device}"
         )
+    check_apart(out, ids=ids, **{"the store's rows": store.table if held is None else held})
 
 
 def check_rows(ids: Tensor, rows: Tensor, store: Store, name: str) -> None:

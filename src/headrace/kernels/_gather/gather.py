@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids_near, check_ids, thread_argument, thread_count
+from headrace._arrays import as_ids_near, check_apart, check_ids, thread_argument, thread_count
 from headrace.kernels._aggregate import gpu as _gpu
 from headrace.kernels._aggregate.work import Work
 from headrace.kernels._direct import direct
@@ -24,6 +24,7 @@ from headrace.kernels._on_gpu import on_gpu
 def gather(x: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: int | None = None, check: bool = True) -> Tensor:
     """Rows `ids` of `x`, written into `out` if it is given.  # [n, ...], [k] -> [k, ...]
 
+    `out` must share no memory with `x` and `ids`.
     Differentiable in `x` unless `out` is given. To look at ids on a GPU the host waits for them; `check=False`, for ids that are
     known to be good, does not, and an id out of range then leaves its row unwritten. On the CPU ids are always checked.
     """
@@ -55,6 +56,7 @@ def gather_reference(x: Tensor, ids: Tensor) -> Tensor:
 def _run(x: Tensor, ids: Tensor, out: Tensor, threads: int, check: bool) -> None:
     workers = thread_count(threads or None)  # 0 stands for all threads: how many is read when the op runs, not when traced
     if x.device.type == "cuda":
+        check_apart(out, x=x, ids=ids)
         return _run_on_gpu(x, ids, out, check)
     if x.device.type != "cpu":
         raise ValueError(f"x is on {x.device}; rows are gathered on the CPU or on a CUDA GPU")

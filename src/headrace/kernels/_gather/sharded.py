@@ -14,7 +14,7 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from headrace._arrays import check_ids
+from headrace._arrays import check_apart, check_ids
 from headrace.kernels._on_gpu import on_gpu
 
 
@@ -71,12 +71,14 @@ def gather_sharded(
 ) -> Tensor:
     """Row ids[i] of the table into out[i]; what lies in no shard leaves its row as it was.  # [k] -> [k, ...]
 
+    `out` must share no memory with `ids`, and none with the shards, whose lengths the table does not know.
     `hits` (int64, one element per shard) is added the number of rows each shard gave, on the device. `check` reads the ids first,
     for which the host waits; without it an id out of range leaves its row as it was. `sort` reads rows in the order in which they
     lie: a GPU finds the pages of a gibibyte or two of host memory at once, and in larger tables most random reads wait for an
     address. `programs` bounds how many work at a time, which leaves room for other kernels.
     """
     row_bytes = _ready(table, ids, out, "out")
+    check_apart(out, ids=ids, hits=hits)
     if check:
         check_ids(ids, table.num_rows)
     on_gpu("_gather.triton_gather").gather_sharded_rows(

@@ -89,7 +89,7 @@ class Cached(BaseStore):
         if out is None:
             out = self._rows.empty((len(wanted), *self.shape[1:]))
         else:
-            check_out(out, len(wanted), self)
+            check_out(out, wanted, self, held=self._rows.rows)
         access, policy = self._begin(wanted)
         complete, fetch, copy = False, 0.0, 0.0
         try:

@@ -20,6 +20,7 @@ class CachedRows(Protocol):
     """Slots with a row each. `slots` and `source` are as in native/cache.h."""
 
     device: torch.device
+    rows: Tensor
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """A tensor to gather into."""

@@ -114,7 +114,7 @@ class FileRows(BaseStore):
             shape = (len(ids), *self.shape[1:])
             out = torch.empty(shape, dtype=self.dtype) if self.pool is None else self.pool.empty(shape, self.dtype)
         else:
-            check_out(out, len(ids), self)
+            check_out(out, ids, self, held=self._map)
         self.read(ids, out)
         return out
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace._arrays import as_ids, as_tensor, check_ids
+from headrace._arrays import as_ids, as_tensor, check_apart, check_ids
 from headrace._device import device_of
 from headrace.kernels import gather
 from headrace.ranks.exchange import Transfer
@@ -152,6 +152,8 @@ class Remote(BaseStore):
                 f"out must be {self.dtype} of shape {[len(ids), *self.shape[1:]]} on {self.device}; "
                 f"it is {out.dtype}, {list(out.shape)} on {out.device}"
             )
+        if out is not None:
+            check_apart(out, ids=ids, **{"this rank's rows": self.local.table})
         return self._submit(lambda: self._gather(ids, out), ids, out)
 
     def stream(self, batches: Iterable[Tensor], *, ahead: int = 1) -> Iterator[tuple[Tensor, Tensor]]:

@@ -52,6 +52,11 @@ class GpuMemory:
         self._hits = torch.zeros(shards + 1, dtype=torch.int64, device=device)  # the last counts host memory
         self.table: ShardTable | None = None
 
+    @property
+    def rows(self) -> Tensor:
+        """The rows on the device, padded."""
+        return self.near
+
     def place(self, slot: Tensor | None) -> None:
         self._pin_far()
         self.slot = slot

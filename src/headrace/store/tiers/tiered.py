@@ -123,7 +123,7 @@ class Tiered(BaseStore):
         ids = as_ids_near(ids, "ids", self.device)
         if check or ids.device.type == "cpu":
             check_ids(ids, len(self))
-        out = self._output(len(ids), out)
+        out = self._output(ids, out)
         away = self._memory.gather(ids, out) if self._held else (ids.cpu(), torch.arange(len(ids)))
         if away is not None and len(away[0]):
             begin = time.perf_counter()
@@ -263,13 +263,13 @@ class Tiered(BaseStore):
         slots[self._held :] = -1
         return slots
 
-    def _output(self, count: int, out: Tensor | None) -> Tensor:
+    def _output(self, ids: Tensor, out: Tensor | None) -> Tensor:
         if out is None:
-            shape = (count, *self.shape[1:])
+            shape = (len(ids), *self.shape[1:])
             if self.pool is not None and self.device.type == "cpu":
                 return self.pool.empty(shape, self.dtype)
             return torch.empty(shape, dtype=self.dtype, device=self.device)
-        check_out(out, count, self)
+        check_out(out, ids, self, held=self._memory.rows)
         return out
 
     def _read_disk(self, ids: Tensor, positions: Tensor, out: Tensor) -> None:

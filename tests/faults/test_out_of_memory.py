@@ -1,0 +1,22 @@
+"""A native call that runs out of memory in a parallel loop raises MemoryError, where it once ended the process."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from child import run_python
+
+CHILD = Path(__file__).with_name("out_of_memory.py")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space, which Linux counts")
+def test_memory_error_and_nothing_leaked():
+    # A fixed threshold: every block of some size is a mapping of its own, which goes back to the system when it is freed.
+    done = run_python(str(CHILD), MALLOC_MMAP_THRESHOLD_="65536")
+    assert done.returncode == 0, f"ended with {done.returncode} in {done.stderr[-500:]}"
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(cases) == 8
+    for case in cases:
+        assert case["raised"] == ["MemoryError"], case
+        assert case["leaked"] < 1 << 20, case
