@@ -123,7 +123,7 @@ nb::tuple candidates(const In1<double>& cumulative, const In1<int64_t>& class_en
     for (int64_t c = 0; c + 1 < length(class_ends); ++c)
         if (class_ends.data()[c] > class_ends.data()[c + 1] || class_ends.data()[c] < 0) fail("class_ends must rise");
     const auto range = id_range(class_of.data(), nodes, threads);
-    if (range.least < 0 || range.most + 1 >= length(class_ends) || class_ends.data()[length(class_ends) - 1] != nodes)
+    if (range.least < 0 || int64_t{range.most} + 1 >= length(class_ends) || class_ends.data()[length(class_ends) - 1] != nodes)
         fail("class_of and class_ends do not agree");
     for (int64_t i = 0; i < nodes; ++i) {
         const int64_t* ends = class_ends.data() + class_of.data()[i];

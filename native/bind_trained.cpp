@@ -62,7 +62,7 @@ int64_t add_from(const In1<int64_t>& row_bases, const In1<int64_t>& state_bases,
 }
 
 void normal_into(uint64_t seed, int64_t begin, double scale, FloatsOut out, int threads) {
-    if (begin < 0) fail("begin must not be negative");
+    check_count(begin, "begin");
     nb::gil_scoped_release release;
     normal_rows(seed, begin, static_cast<float>(scale), length(out), static_cast<int64_t>(out.shape(1)), out.data(), threads);
 }

@@ -71,12 +71,13 @@ SoftmaxBlock BlockScratch::lay(int64_t questions, int64_t candidates, int64_t wi
 double shared_softmax(const SharedSoftmax& in, int threads) {
     const QuestionBlocks cuts(in.chunks, in.questions);
     const int64_t width = in.width, stride = padded16(width), n = in.candidates, total = in.chunks * in.questions;
-    HiddenCandidates hidden;
-    hidden.sort(cuts, n, in.hidden, in.hidden_count);
     if (total == 0) {
-        if (in.chunks * n > 0) std::memset(in.to_candidate, 0, static_cast<size_t>(in.chunks * n * width) * 4);
+        require(in.hidden_count == 0, "hidden candidate out of range");
+        if (in.chunks > 0 && n > 0) std::memset(in.to_candidate, 0, static_cast<size_t>(in.chunks * n * width) * 4);
         return 0;
     }
+    HiddenCandidates hidden;
+    hidden.sort(cuts, n, in.hidden, in.hidden_count);
     Array<float> parts(product_of(cuts.tasks(), n, stride));
     std::vector<double> loss(static_cast<size_t>(cuts.tasks()));
     const VectorTable& vector = vector_table();
