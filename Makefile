@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := CMakeLists.txt pyproject.toml constraints.txt $(wildcard native/*)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-slow test-gpu lint format clean
+.PHONY: demo test test-slow test-gpu sanitize lint format clean
 
 demo: .venv/ready
 	$(BIN)/headrace demo
@@ -17,6 +17,11 @@ test-slow: .venv/ready
 
 test-gpu: .venv/ready
 	$(BIN)/python -m pytest -q -m gpu tests/gpu
+
+# The native module under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; CALLS hostile calls a level.
+sanitize: .venv/ready
+	$(PIP) nanobind
+	PYTHON=$(BIN)/python sh tests/faults/sanitize.sh
 
 lint: .venv/ready
 	$(BIN)/ruff check .

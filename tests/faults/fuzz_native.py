@@ -55,7 +55,12 @@ class Fuzzer:
             self.calls += 1
             self.note(number, name)
             if shown:
-                print(name, getattr(function, "__name__", function), {key: describe(value) for key, value in given.items()}, flush=True)
+                print(
+                    name,
+                    getattr(function, "__name__", function),
+                    {key: describe(value) for key, value in given.items()},
+                    flush=True,
+                )
             try:
                 result = function(**given)
             except EXPECTED as error:
@@ -175,7 +180,9 @@ if __name__ == "__main__":
         if options.json:
             print(json.dumps(report))
         else:
-            print(f"{report['calls']} calls, {len(report['crashes'])} crashes, {len(report['hangs'])} hangs (seed {report['seed']})")
+            print(
+                f"{report['calls']} calls, {len(report['crashes'])} crashes, {len(report['hangs'])} hangs (seed {report['seed']})"
+            )
             for failure in report["crashes"] + report["hangs"]:
                 print(failure)
         sys.exit(bool(report["crashes"] or report["hangs"]))

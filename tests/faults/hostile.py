@@ -64,6 +64,10 @@ class Draws:
     def reals(self, shape: Any, dtype: Any = "float32") -> Array:
         return self.filled(self.rng.random(shape), dtype)
 
+    def sums(self, count: int) -> Array:
+        """Running sums of positive weights."""
+        return self.filled(np.cumsum(self.rng.random(count)), "float64")
+
     def graph(self, rows: int, columns: int, dtype: Any = None) -> tuple[Array, Array]:
         """Compressed rows with indices below `columns`."""
         degrees = self.rng.integers(0, 6, rows) if columns else np.zeros(rows, np.int64)

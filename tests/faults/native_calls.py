@@ -22,7 +22,7 @@ GOOD = {  # arguments that are left as they are
     "negatives": {"rounds"},  # a budget: any number of them is allowed
     "rabbit_order": {"progress"},
 } | ({"cache": {"nodes", "capacity", "lookahead"}} if EXACT else {})  # AddressSanitizer's `new` ends the process for want of memory
-_FILE = tempfile.TemporaryFile()  # noqa: SIM115: of the process
+_FILE = tempfile.TemporaryFile()  # noqa: SIM115
 _FILE.write(bytes(4096))
 _FILE.flush()
 
@@ -111,7 +111,11 @@ least_columns = _square
 
 def rabbit_order(d: Draws) -> Arguments:
     given = _square(d)
-    whole = {"out_indptr": given["indptr"], "out_indices": given["indices"]} if d.chance(0.5) else dict.fromkeys(("out_indptr", "out_indices"))
+    whole = (
+        {"out_indptr": given["indptr"], "out_indices": given["indices"]}
+        if d.chance(0.5)
+        else dict.fromkeys(("out_indptr", "out_indices"))
+    )
     return {**given, **whole, "progress": None}
 
 
@@ -228,7 +232,7 @@ def cumulative_weights(d: Draws) -> Arguments:
 def negatives(d: Draws) -> Arguments:
     nodes, count = d.size(least=1), d.size()
     indptr, indices = d.graph(nodes, nodes) if d.chance(0.5) else (None, None)
-    sums = d.filled(np.cumsum(d.rng.random(nodes)), "float64")
+    sums = d.sums(nodes)
     return {
         "count": count, "seed": 1, "epoch": 2, "batch": 3, "num_src": nodes, "num_dst": nodes,
         "src": d.ints(count, nodes) if d.chance(0.5) else None, "src_cumulative": sums if d.chance(0.5) else None,
@@ -243,7 +247,7 @@ def _shared(d: Draws) -> Arguments:
     return {
         "seed": 1, "epoch": 2, "batch": 3, "chunks": d.below(5), "amount": amount, "own": d.below(amount + 1),
         "starts": d.ints(3, 50), "before": before,
-        "cumulative": d.filled(np.cumsum(d.rng.random(int(before[-1]))), "float64") if d.chance(0.5) else None, "threads": d.threads(),
+        "cumulative": d.sums(int(before[-1])) if d.chance(0.5) else None, "threads": d.threads(),
     }  # fmt: skip
 
 
@@ -322,7 +326,11 @@ def row_updates(d: Draws) -> Arguments:
 
 
 def step(d: Draws) -> Arguments:
-    decoder, optimizer, relation_optimizer = d.pick(("dot", "distmult", "complex")), d.pick(("sgd", "adagrad", "row_adagrad")), d.pick(("sgd", "adagrad"))
+    decoder, optimizer, relation_optimizer = (
+        d.pick(("dot", "distmult", "complex")),
+        d.pick(("sgd", "adagrad", "row_adagrad")),
+        d.pick(("sgd", "adagrad")),
+    )
     width, chunks, reciprocal = d.pick((2, 8, 16, 22)), d.pick((1, 1, 2)), d.chance(0.5)
     edges, negatives, rows, relations = chunks * d.pick((0, 1, 3, 20)), d.pick((0, 1, 4, 19)), 1 + d.size(), 1 + d.below(4)
     widths = {"sgd": 0, "adagrad": width, "row_adagrad": 1}
@@ -349,7 +357,8 @@ def candidate_edges(d: Draws) -> Arguments:
     nodes, classes = 2 + d.size(), 2
     ends = np.array([0, nodes // 2, nodes])
     return {
-        "cumulative": d.filled(np.concatenate([[0], np.cumsum(d.rng.random(nodes))]), "float64"), "class_ends": d.filled(ends, "int64"),
+        "cumulative": d.filled(np.concatenate([[0], np.cumsum(d.rng.random(nodes))]), "float64"),
+        "class_ends": d.filled(ends, "int64"),
         "class_of": d.filled(np.repeat(np.arange(classes), np.diff(ends)), "int32"), "block": 1 + d.size(), "within_block": 0.5,
         "within_class": 0.3, "mean_degree": 4.0, "seed": 1, "round": 0, "wanted": float(d.size()), "undirected": d.chance(0.5),
         "wide": d.chance(0.5), "threads": d.threads(),
@@ -364,18 +373,35 @@ def thin_edges(d: Draws) -> Arguments:
 
 def noisy_rows(d: Draws) -> Arguments:
     classes, rows, width = 1 + d.below(4), d.size(), d.pick((0, 1, 4, 30))
-    return {"seed": 1, "center": d.reals((classes, width)), "label": d.ints(rows, classes), "out": d.empty((rows, width), "float32"), "threads": d.threads()}
+    return {
+        "seed": 1,
+        "center": d.reals((classes, width)),
+        "label": d.ints(rows, classes),
+        "out": d.empty((rows, width), "float32"),
+        "threads": d.threads(),
+    }
 
 
 def merge_rows(d: Draws) -> Arguments:
     cached, fetched, width, count = 1 + d.size(), 1 + d.size(), d.pick((0, 1, 5, 40)), d.size()
     source = d.filled(d.rng.integers(-fetched, cached, count), "int32")
-    return {"cached": d.reals((cached, width)), "fetched": d.reals((fetched, width)), "source": source, "out": d.empty((count, width), "float32"), "threads": d.threads()}
+    return {
+        "cached": d.reals((cached, width)),
+        "fetched": d.reals((fetched, width)),
+        "source": source,
+        "out": d.empty((count, width), "float32"),
+        "threads": d.threads(),
+    }
 
 
 def keep_rows(d: Draws) -> Arguments:
     cached, fetched, width = 1 + d.size(), d.size(), d.pick((0, 1, 5, 40))
-    return {"fetched": d.reals((fetched, width)), "slots": d.filled(d.rng.permutation(max(cached, fetched))[:fetched] % cached, "int32"), "cached": d.empty((cached, width), "float32"), "threads": d.threads()}
+    return {
+        "fetched": d.reals((fetched, width)),
+        "slots": d.filled(d.rng.permutation(max(cached, fetched))[:fetched] % cached, "int32"),
+        "cached": d.empty((cached, width), "float32"),
+        "threads": d.threads(),
+    }
 
 
 def bare_gather(d: Draws) -> Arguments:
@@ -386,7 +412,13 @@ def bare_gather(d: Draws) -> Arguments:
 def bare_sum(d: Draws) -> Arguments:
     columns = d.size(least=1)
     indptr, indices = d.graph(d.size(), columns, "int32")
-    return {"x": d.reals((columns, 64)), "indptr": indptr, "indices": indices, "out": d.empty((len(indptr) - 1, 64), "float32"), "threads": 1}
+    return {
+        "x": d.reals((columns, 64)),
+        "indptr": indptr,
+        "indices": indices,
+        "out": d.empty((len(indptr) - 1, 64), "float32"),
+        "threads": 1,
+    }
 
 
 def bare_sample(d: Draws) -> Arguments:
@@ -396,7 +428,8 @@ def bare_sample(d: Draws) -> Arguments:
     most = len(seeds) * 9
     return {
         "indptr": indptr, "indices": indices, "stamp": d.filled(np.full(nodes, -1), "int32"), "seeds": seeds, "fanouts": fanouts,
-        "sources": d.empty(most, "int32"), "targets": d.empty(most, "int32"), "nodes": d.empty(most + len(seeds), "int64"), "seed": 1,
+        "sources": d.empty(most, "int32"), "targets": d.empty(most, "int32"), "nodes": d.empty(most + len(seeds), "int64"),
+        "seed": 1,
     }  # fmt: skip
 
 

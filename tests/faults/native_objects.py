@@ -17,8 +17,8 @@ def sampler(native: Any, d: Draws, attempt: Attempt) -> None:
     kind = d.pick(("int64", "float64"))
     made = attempt(
         native.Sampler, indptr=indptr, indices=indices, fanouts=[d.pick((-1, 0, 1, 3, 20)) for _ in range(1 + d.below(3))],
-        replace=d.chance(0.3), hash=d.chance(0.5), disjoint=timed or d.chance(0.3), weight=d.reals(edges) if d.chance(0.3) else None,
-        cumulative=d.filled(np.cumsum(d.rng.random(edges)), "float64") if d.chance(0.3) else None,
+        replace=d.chance(0.3), hash=d.chance(0.5), disjoint=timed or d.chance(0.3),
+        weight=d.reals(edges) if d.chance(0.3) else None, cumulative=d.sums(edges) if d.chance(0.3) else None,
         time=d.filled(np.sort(d.rng.integers(0, 50, edges)), kind) if timed else None, last=d.chance(0.2), inclusive=d.chance(0.5),
         labor=d.chance(0.2), layer_dependency=d.chance(0.5), batch_dependency=d.pick((1, 4)),
     )  # fmt: skip
@@ -26,7 +26,17 @@ def sampler(native: Any, d: Draws, attempt: Attempt) -> None:
     for batch in range(3 if made else 0):
         seeds = d.ints(d.size(), nodes)
         times = d.filled(d.rng.integers(0, 50, len(seeds)), kind) if timed else None
-        attempt(made.sample, seeds=seeds, pool=pool, seed=1, epoch=0, batch=batch, positions=d.chance(0.5), threads=d.threads(), time=times)
+        attempt(
+            made.sample,
+            seeds=seeds,
+            pool=pool,
+            seed=1,
+            epoch=0,
+            batch=batch,
+            positions=d.chance(0.5),
+            threads=d.threads(),
+            time=times,
+        )
     if made:
         attempt(lambda: made.workspace_bytes)
 
@@ -36,9 +46,10 @@ def hetero_sampler(native: Any, d: Draws, attempt: Attempt) -> None:
     ends = [(0, 1), (1, 0), (1, 1)]
     graphs = [d.graph(nodes[target], nodes[source], d.pick(IDS)) for source, target in ends]
     hops = 1 + d.below(2)
+    fanouts = [[d.pick((-1, 0, 2, 9)) for _ in range(hops)] for _ in ends]
     made = attempt(
         native.HeteroSampler, num_nodes=nodes, indptr=[g[0] for g in graphs], indices=[g[1] for g in graphs],
-        source=[s for s, _ in ends], target=[t for _, t in ends], fanouts=[[d.pick((-1, 0, 2, 9)) for _ in range(hops)] for _ in ends],
+        source=[s for s, _ in ends], target=[t for _, t in ends], fanouts=fanouts,
         hops=hops, replace=d.chance(0.3), hash=[d.chance(0.5) for _ in nodes],
     )  # fmt: skip
     pool = native.Pool.create(0)
@@ -82,8 +93,20 @@ def cache(native: Any, d: Draws, attempt: Attempt) -> None:
             access = attempt(made.access, ids=wanted)
             if access is not None:
                 under_way.append(access)
-                attempt(lambda access=access: (access.source.sum(), access.fetch.sum(), access.fill.sum(), access.evicted.sum(), access.hits))
+                attempt(
+                    lambda access=access: (
+                        access.source.sum(),
+                        access.fetch.sum(),
+                        access.fill.sum(),
+                        access.evicted.sum(),
+                        access.hits,
+                    )
+                )
     attempt(lambda: made.rows_held)
+
+
+def _read(access: Any) -> int:
+    return sum(int(values.sum()) for values in (access.source, access.fetch, access.fill, access.evicted)) + int(access.hits)
 
 
 def pool(native: Any, d: Draws, attempt: Attempt) -> None:

@@ -119,6 +119,8 @@ def test_weights_that_add_up_to_nothing_are_refused():
         _native.candidate_edges(np.zeros(3), np.array([0, 2]), np.zeros(2, np.int32), **how, **more)
     with pytest.raises(ValueError, match="do not agree"):
         _native.candidate_edges(np.arange(3.0), np.array([0, 1, 2]), np.array([1, 0], np.int32), **how, **more)
+    with pytest.raises(ValueError, match="do not agree"):  # to which 1 cannot be added in 32 bits
+        _native.candidate_edges(np.arange(3.0), np.array([0, 1, 2]), np.array([0, 2**31 - 1], np.int32), **how, **more)
 
 
 def test_rows_too_wide_to_count_are_refused():

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from child import run_python
 
 CHILD = Path(__file__).with_name("out_of_memory.py")

@@ -77,9 +77,7 @@ def test_native_calls_refuse_outputs_that_overlap():
     chunk = np.ones((1, 2, 2), np.float32)
     fresh = {name: np.zeros((1, 2, 2), np.float32) for name in ("to_answer", "to_candidates")}
     with pytest.raises(ValueError, match="to_query overlaps answer"):
-        _native.shared_softmax(
-            np.ones((1, 2, 2), np.float32), chunk, chunk.copy(), hidden=None, to_query=chunk, **fresh, threads=1
-        )
+        _native.shared_softmax(np.ones((1, 2, 2), np.float32), chunk, chunk.copy(), hidden=None, to_query=chunk, **fresh, threads=1)
 
 
 def test_check_apart_looks_at_bytes():

@@ -107,7 +107,7 @@ class BaseStore(ABC):
 
 
 def check_out(out: Tensor, ids: Tensor, store: Store, *, held: Tensor | None = None) -> None:
-    """ValueError unless rows `ids` of the store can be gathered into `out`, which lies apart from them and from rows `held` in memory."""
+    """ValueError unless rows `ids` of the store can be gathered into `out`: it must lie apart from ids and from the rows `held`."""
     shape = (len(ids), *store.shape[1:])
     if out.shape != shape or out.dtype != store.dtype or out.device != store.device or not out.is_contiguous():
         raise ValueError(

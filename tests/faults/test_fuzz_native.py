@@ -1,0 +1,29 @@
+"""Hostile calls of the native module: none ends the process, hangs, or writes outside of its arrays."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from child import run_python
+
+FUZZER = Path(__file__).with_name("fuzz_native.py")
+
+
+def report(seed: int, calls: int) -> dict:
+    done = run_python(str(FUZZER), "--seed", str(seed), "--calls", str(calls), "--json")
+    assert done.stdout, done.stderr[-2_000:]
+    return json.loads(done.stdout)
+
+
+def test_hostile_calls_leave_the_process_alive():
+    said = report(seed=0, calls=3_000)
+    assert said == {"calls": said["calls"], "crashes": [], "hangs": [], "seed": 0}
+    assert said["calls"] >= 3_000
+
+
+@pytest.mark.slow
+def test_many_hostile_calls():
+    said = report(seed=7, calls=60_000)
+    assert said["crashes"] == []
+    assert said["hangs"] == []
