@@ -25,7 +25,7 @@ def info(
 ) -> None:
     """Show what a dataset is: sizes, features, labels, splits, degrees and what its order is worth."""
     try:
-        data = open_dataset(path, verify=verify)
+        data = open_dataset(path, verify=verify or "small")
         if verify:
             data.graph.validate()
     except (OSError, ValueError) as error:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headrace.graph import Dataset, Graph
+from headrace.graph.fingerprint import fingerprint
 from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit, spread
@@ -77,13 +78,14 @@ def node(
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
     check_node_data(data, rows=options.storage == "memory")
+    known = None if out is None else _fingerprint(data)
     options = replace(options, features=_scaling(data, options))  # what was decided here holds for other data that it predicts
     stored = stored_data(data, options, None if out is None else Path(out)) if options.storage != "memory" else None
     data = with_features(data, options) if stored is None else stored.data
     ends, recipe = fit(
         partial(_recipe, data, model, stored),
         options,
-        header=_header(data, spec),
+        header=_header(data, spec, known),
         out=out,
         resume=resume,
         watcher=watcher,
@@ -155,12 +157,23 @@ def _scaling(data: Dataset, options: NodeOptions) -> Literal["as_is", "rows"]:
     return "rows" if bool((some >= 0).all()) and float((some == 0).float().mean()) >= 0.5 else "as_is"
 
 
-def _header(data: Dataset, spec: str | None) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
+def _header(
+    data: Dataset, spec: str | None, known: dict[str, str] | None
+) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
     def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
         assert isinstance(options, NodeOptions)
-        return header_of(data, options, spec, None if recipe is None else recipe.model)
+        about = header_of(data, options, spec, None if recipe is None else recipe.model)
+        return about | {"dataset": about["dataset"] | {"fingerprint": known}}
 
     return header
+
+
+def _fingerprint(data: Dataset) -> dict[str, str]:
+    """What tells the data of a run from others."""
+    graph = data.graph
+    arrays = {"degrees": graph.indptr, "edges": graph.indices, "edge weights": graph.weight, "features": data.x, "labels": data.y}
+    arrays |= {f"{name} nodes": data.splits.get(name) for name in ("train", "val", "test")}
+    return {name: fingerprint(array) for name, array in arrays.items() if array is not None}
 
 
 def header_of(data: Dataset, options: NodeOptions, spec: str | None, model: nn.Module | None) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+#include "checksum.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace headrace {
+namespace {
+
+constexpr uint64_t p1 = 0x9E3779B185EBCA87ull, p2 = 0xC2B2AE3D27D4EB4Full, p3 = 0x165667B19E3779F9ull,
+                   p4 = 0x85EBCA77C2B2AE63ull;
+constexpr uint64_t kSmallPrime = 0x9E3779B1ull;
+
+constexpr uint64_t mixed(uint64_t x) {
+    x = (x ^ (x >> 33)) * p2;
+    x = (x ^ (x >> 29)) * p3;
+    return x ^ (x >> 32);
+}
+
+// Each stripe of a block has keys of its own, from one word further on, and so has the mixing after it.
+constexpr auto kKeys = [] {
+    std::array<uint64_t, 16 + 8> keys{};
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = mixed((i + 1) * p1);
+    return keys;
+}();
+
+#if !defined(__SSE2__)
+uint64_t word(const unsigned char* data) {
+    uint64_t value = 0;
+    if constexpr (std::endian::native == std::endian::little) {
+        std::memcpy(&value, data, sizeof(value));
+    } else {
+        for (size_t i = 0; i < sizeof(value); ++i) value |= static_cast<uint64_t>(data[i]) << (8 * i);
+    }
+    return value;
+}
+#endif
+
+// A lane adds the product of the halves of its keyed word, and the word of its neighbor: none is lost where a half is 0.
+void add_stripes(uint64_t* lanes, const unsigned char* data, size_t count, const uint64_t* keys) {
+#if defined(__SSE2__)
+    auto* const sums = reinterpret_cast<__m128i*>(lanes);
+    __m128i a = sums[0], b = sums[1], c = sums[2], d = sums[3];
+    const auto add = [](__m128i sum, const unsigned char* from, const uint64_t* key) {
+        const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        const __m128i keyed = _mm_xor_si128(value, _mm_loadu_si128(reinterpret_cast<const __m128i*>(key)));
+        const __m128i product = _mm_mul_epu32(keyed, _mm_srli_epi64(keyed, 32));
+        return _mm_add_epi64(_mm_add_epi64(sum, _mm_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2))), product);
+    };
+    for (; count; --count, data += 64, ++keys) {
+        _mm_prefetch(reinterpret_cast<const char*>(data + 1024), _MM_HINT_T0);
+        a = add(a, data, keys);
+        b = add(b, data + 16, keys + 2);
+        c = add(c, data + 32, keys + 4);
+        d = add(d, data + 48, keys + 6);
+    }
+    sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+#else
+    for (; count; --count, data += 64, ++keys) {
+        for (size_t i = 0; i < 8; ++i) {
+            const uint64_t value = word(data + 8 * i), keyed = value ^ keys[i];
+            lanes[i ^ 1] += value;
+            lanes[i] += (keyed & 0xFFFFFFFFull) * (keyed >> 32);
+        }
+    }
+#endif
+}
+
+}  // namespace
+
+Checksum::Checksum() {
+    for (size_t i = 0; i < kLanes; ++i) lanes_[i] = mixed(p4 + i);
+}
+
+void Checksum::stripes(const unsigned char* data, size_t count) {
+    while (count) {
+        const size_t some = std::min(count, kBlock - at_);
+        add_stripes(lanes_, data, some, kKeys.data() + at_);
+        data += some * kStripe, count -= some, at_ += some;
+        if (at_ < kBlock) return;
+        for (size_t i = 0; i < kLanes; ++i)
+            lanes_[i] = (lanes_[i] ^ (lanes_[i] >> 47) ^ kKeys[kBlock + i]) * kSmallPrime;
+        at_ = 0;
+    }
+}
+
+void Checksum::update(const unsigned char* data, size_t size) {
+    total_ += size;
+    if (held_) {
+        const size_t taken = std::min(size, kStripe - held_);
+        std::memcpy(rest_ + held_, data, taken);
+        held_ += taken, data += taken, size -= taken;
+        if (held_ < kStripe) return;
+        stripes(rest_, 1);
+        held_ = 0;
+    }
+    stripes(data, size / kStripe);
+    held_ = size % kStripe;
+    if (held_) std::memcpy(rest_, data + (size - held_), held_);
+}
+
+uint64_t Checksum::digest() const {
+    Checksum last = *this;
+    std::memset(last.rest_ + held_, 0, kStripe - held_);  // which the length tells from zeros that were given
+    last.stripes(last.rest_, 1);
+    uint64_t hash = total_ * p1;
+    for (const uint64_t lane : last.lanes_) hash = (hash ^ (std::rotl(lane * p2, 31) * p1)) * p1 + p4;
+    return mixed(hash);
+}
+
+}  // namespace headrace
