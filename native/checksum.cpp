@@ -44,8 +44,8 @@ uint64_t word(const unsigned char* data) {
 // A lane adds the product of the halves of its keyed word, and the word of its neighbor: none is lost where a half is 0.
 void add_stripes(uint64_t* lanes, const unsigned char* data, size_t count, const uint64_t* keys) {
 #if defined(__SSE2__)
-    auto* const sums = reinterpret_cast<__m128i*>(lanes);
-    __m128i a = sums[0], b = sums[1], c = sums[2], d = sums[3];
+    const auto at = [lanes](size_t i) { return reinterpret_cast<__m128i*>(lanes + 2 * i); };
+    __m128i a = _mm_load_si128(at(0)), b = _mm_load_si128(at(1)), c = _mm_load_si128(at(2)), d = _mm_load_si128(at(3));
     const auto add = [](__m128i sum, const unsigned char* from, const uint64_t* key) {
         const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
         const __m128i keyed = _mm_xor_si128(value, _mm_loadu_si128(reinterpret_cast<const __m128i*>(key)));
@@ -59,7 +59,7 @@ void add_stripes(uint64_t* lanes, const unsigned char* data, size_t count, const
         c = add(c, data + 32, keys + 4);
         d = add(d, data + 48, keys + 6);
     }
-    sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+    _mm_store_si128(at(0), a), _mm_store_si128(at(1), b), _mm_store_si128(at(2), c), _mm_store_si128(at(3), d);
 #else
     for (; count; --count, data += 64, ++keys) {
         for (size_t i = 0; i < 8; ++i) {

@@ -118,7 +118,7 @@ def delete(file: Path, drawn: random.Random, _: list[Path]) -> None:
 
 
 def swap(file: Path, drawn: random.Random, others: list[Path]) -> None:
-    other = drawn.choice(others)
+    other = drawn.choice([other for other in others if other != file] or others)
     data = file.read_bytes()
     file.write_bytes(other.read_bytes())
     other.write_bytes(data)

@@ -55,8 +55,8 @@ class Run:
         if header["format"] != FORMAT:
             raise ValueError(f"{self.path} has format {header['format']}; this version of Headrace reads format {FORMAT}")
         for name, kind in (("task", str), ("options", dict), ("dataset", dict)):
-            if not isinstance(header.get(name), kind):
-                raise ValueError(f"{file} is damaged: {name!r} is {header.get(name)!r}")
+            if not isinstance(header.setdefault(name, kind()), kind):
+                raise ValueError(f"{file} is damaged: {name!r} is {header[name]!r}")
         return header
 
     def describe(self, **facts: Any) -> None:
