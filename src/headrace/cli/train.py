@@ -125,7 +125,10 @@ def _train(
     if json:
         print(json_module.dumps({**result.summary(), "options": Run(place).header["options"], "dataset": dataset}))
     else:
-        show_result(place)
+        try:
+            show_result(place)
+        except ValueError as error:
+            raise refused(str(error)) from None
 
 
 def _begin(task: str, out: Path | None, resume: bool, name: str) -> tuple[Path, dict[str, Any] | None]:

@@ -110,6 +110,10 @@ class Run:
             raise ValueError(
                 f"{self._log_file} has {len(data):,} bytes, and had {position:,} at the last checkpoint: {_WITHOUT_LOG}"
             )
+        if not data.endswith(b"\n"[:position]):
+            raise ValueError(
+                f"{self._log_file} has no line that ends at byte {position:,}, as at the last checkpoint: {_WITHOUT_LOG}"
+            )
         self._lines(data)
 
     def load_checkpoint(self, name: str = "last", *, mapped: bool = False) -> dict[str, Any]:

@@ -66,16 +66,16 @@ def test_the_checksum_is_that_of_plain_numbers_however_the_bytes_come(size: int)
 
 
 def test_every_bit_and_every_place_counts() -> None:
-    data = bytearray(random.Random(3).randbytes(2100))
+    data = bytearray(random.Random(3).randbytes(1100))
     sums = {checksum_of(bytes(data)), checksum_of(bytes(data) + b"\0"), checksum_of(bytes(data[:-1]))}
     for bit in range(8 * len(data)):
         data[bit // 8] ^= 1 << bit % 8
         sums.add(checksum_of(bytes(data)))
         data[bit // 8] ^= 1 << bit % 8
-    for stripe in range(1, 32):
+    for stripe in range(1, 17):
         moved = data[64 * stripe : 64 * stripe + 64] + data[64 : 64 * stripe] + data[:64] + data[64 * stripe + 64 :]
         sums.add(checksum_of(bytes(moved)))
-    assert len(sums) == 3 + 8 * len(data) + 31
+    assert len(sums) == 3 + 8 * len(data) + 16
 
 
 def test_a_thread_takes_the_same_checksums() -> None:

@@ -97,17 +97,13 @@ class PartitionFiles:
             raise FileExistsError(f"{folder} exists: choose another path, or remove it (an interrupted create may be repeated)")
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
-        for left in folder.iterdir():
-            left.unlink()
-        space = os.statvfs(folder)
-        needed, free = layout.partitions * layout.file_bytes, space.f_bavail * space.f_frsize
-        if needed > free:
+        try:
+            for left in folder.iterdir():
+                left.unlink()
+            _check_space(folder, layout.partitions * layout.file_bytes)
+        except BaseException:
             os.close(lock)
-            raise OSError(
-                errno.ENOSPC,
-                f"{folder} has {free:,} bytes free and the rows need {needed:,}, twice that while they are trained: "
-                "use another disk, a smaller width, state or dtype",
-            )
+            raise
         meta = {"versions": [0] * layout.partitions, "sums": [NO_SUMS] * layout.partitions if checksums else None, "seed": seed}
         return cls(folder, lock, layout, {**meta, "calls": 0, "checkpoint": 0, "extra": None, "extra_file": None})
 
@@ -260,6 +256,17 @@ def _layout(file: Path, meta: dict[str, Any]) -> Layout:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is damaged: {error!r}") from None
     return layout
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{folder} has {free:,} bytes free and the rows need {needed:,}, twice that while they are trained: "
+            "use another disk, a smaller width, state or dtype",
+        )
 
 
 def _are_sums(value: object, partitions: int) -> bool:

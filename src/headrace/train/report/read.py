@@ -92,14 +92,17 @@ def read_run(path: Path) -> LoggedRun:
         raise ValueError(f"{path} is a run of format {about['format']}, and this version of headrace reads format {FORMAT}")
     numbered = sorted((int(match[1]), below) for below in path.iterdir() if (match := _REPEAT.fullmatch(below.name)))
     repeats = [read_repeat(below, f"repeat {position}") for position, below in numbered if below.is_dir()]
-    result, name = _whole(path / "result.json"), about.get("name")
-    if repeats and result is None and (path / "result.json").exists():
+    repeats = repeats or [read_repeat(path, "")]
+    result, name = _whole(path / "result.json", "seconds"), about.get("name")
+    # A run that has a result has ended: a log without its last line was cut.
+    cut = result is not None and any(repeat.end is None for repeat in repeats)
+    if cut or (result is None and (path / "result.json").exists()):
         repeats[0] = replace(repeats[0], unreadable=repeats[0].unreadable + 1)
     return LoggedRun(
         name=name if isinstance(name, str) and name.strip() else path.resolve().name,
         path=path,
         about=about,
-        repeats=repeats or [read_repeat(path, "")],
+        repeats=repeats,
         result=result or {},
     )
 
@@ -130,10 +133,10 @@ def read_repeat(path: Path, label: str) -> Repeat:
                 epochs.pop()
             steps.append(line)
             end = None
-    trace, about = _whole(path / "trace.json"), _whole(path / "options.json")
+    trace, about = _whole(path / "trace.json", "traceEvents"), _whole(path / "options.json")
     events = records((trace or {}).get("traceEvents"))
-    for name, content in (("trace.json", trace), ("options.json", about), ("result.json", _whole(path / "result.json"))):
-        unreadable += content is None and (path / name).exists()
+    for file, content in (("trace.json", trace), ("options.json", about)):
+        unreadable += content is None and (path / file).exists()
     return Repeat(label, about or {}, epochs, steps, end, events, unreadable)
 
 
@@ -167,11 +170,13 @@ def _place(step: Record) -> tuple[float, float]:
     return number(step.get("epoch")) or 0, number(step.get("batch")) or 0
 
 
-def _whole(path: Path) -> Record | None:
+def _whole(path: Path, needed: str | None = None) -> Record | None:
+    """The object in a file; None where there is none, it is damaged, or it lacks the entry that is needed."""
     try:
-        return unsealed(path.read_text(encoding="utf-8", errors="replace"))
+        value = unsealed(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return None
+    return None if needed is not None and needed not in value else value
 
 
 def _lines(path: Path) -> tuple[list[Record], int]:
