@@ -1,7 +1,6 @@
 """Damaged files, some dozens of cases: see corrupt.py, which runs any number of them."""
 
 import pytest
-
 from corrupt import corrupt
 
 
