@@ -5,8 +5,10 @@
 #include <bit>
 #include <cstring>
 
+#include "vector.h"
+
 #if defined(__SSE2__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace headrace {
@@ -41,9 +43,33 @@ uint64_t word(const unsigned char* data) {
 }
 #endif
 
+#if defined(__SSE2__)
+// The same as `add_stripes`, on registers twice as wide. No lambdas here: they would not be compiled for AVX2.
+__attribute__((target("avx2"))) void add_stripes_avx2(uint64_t* lanes, const unsigned char* data, size_t count,
+                                                      const uint64_t* keys) {
+    __m256i sums[2];
+    for (int i = 0; i < 2; ++i) sums[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lanes + 4 * i));
+    for (; count; --count, data += 64, ++keys) {
+        _mm_prefetch(reinterpret_cast<const char*>(data + 2048), _MM_HINT_T0);
+        for (int i = 0; i < 2; ++i) {
+            const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data + 32 * i));
+            const __m256i key = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + 4 * i));
+            const __m256i keyed = _mm256_xor_si256(value, key);
+            const __m256i product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
+            const __m256i swapped = _mm256_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2));
+            sums[i] = _mm256_add_epi64(_mm256_add_epi64(sums[i], swapped), product);
+        }
+    }
+    for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes + 4 * i), sums[i]);
+}
+
+#endif
+
 // A lane adds the product of the halves of its keyed word, and the word of its neighbor: none is lost where a half is 0.
 void add_stripes(uint64_t* lanes, const unsigned char* data, size_t count, const uint64_t* keys) {
 #if defined(__SSE2__)
+    static const bool wide = std::strcmp(vector_table().name, "baseline") != 0;
+    if (wide) return add_stripes_avx2(lanes, data, count, keys);
     const auto at = [lanes](size_t i) { return reinterpret_cast<__m128i*>(lanes + 2 * i); };
     __m128i a = _mm_load_si128(at(0)), b = _mm_load_si128(at(1)), c = _mm_load_si128(at(2)), d = _mm_load_si128(at(3));
     const auto add = [](__m128i sum, const unsigned char* from, const uint64_t* key) {

@@ -1,6 +1,5 @@
 // A 64-bit checksum of bytes that come in pieces, in the manner of XXH3's long form (Yann Collet's xxHash): eight lanes of
-// 32-bit products, mixed after every KiB. It is nearly as fast as memory is read with the instructions that every
-// processor has, so there is nothing to choose, and gives the same number on all of them.
+// 32-bit products, mixed after every KiB. It is about as fast as memory is read, and the same number on every processor.
 #pragma once
 
 #include <cstddef>

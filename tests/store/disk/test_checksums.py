@@ -1,8 +1,11 @@
 """What is read back from a store is what was written, or an error names the file."""
 
 import json
+import os
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,17 @@ def test_the_checksum_is_that_of_plain_numbers_however_the_bytes_come(size: int)
     for _ in range(20):
         cuts = sorted(drawn.randint(0, size) for _ in range(drawn.randint(1, 5)))
         assert checksum_of(data, *cuts) == plain_checksum(data)
+
+
+@pytest.mark.parametrize("level", ["baseline", "avx2"])
+def test_the_checksum_is_the_same_with_every_instruction_set(level: str) -> None:
+    code = "import random; from headrace import _native; c = _native.Checksum(); c.update(random.Random(5).randbytes(9999)); "
+    code += "print(_native.level, c.digest())"
+    told = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "HEADRACE_LEVEL": level}, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert told[0] in ("baseline", level)
+    assert int(told[1]) == plain_checksum(random.Random(5).randbytes(9999))
 
 
 def test_every_bit_and_every_place_counts() -> None:
