@@ -1,5 +1,6 @@
-// Rows of files.
+// Rows of files, and checksums of what is written to them.
 #include "bind.h"
+#include "checksum.h"
 #include "read.h"
 
 namespace headrace {
@@ -21,9 +22,18 @@ void read_rows_into(int fd, int64_t offset, int64_t num_rows, int64_t bytes, con
     });
 }
 
+void update(Checksum& checksum, const In1<uint8_t>& data) {
+    nb::gil_scoped_release release;
+    checksum.update(data.data(), data.shape(0));
+}
+
 }  // namespace
 
 void bind_read(nb::module_& m) {
+    nb::class_<Checksum>(m, "Checksum")
+        .def(nb::init<>())
+        .def("update", &update, "data"_a.noconvert())
+        .def("digest", &Checksum::digest);
     m.def("read_rows", &read_rows_into, "fd"_a, "offset"_a, "num_rows"_a, "row_bytes"_a, "ids"_a.noconvert(),
           "out"_a.noconvert(), nb::kw_only(), "positions"_a.none().noconvert(), "threads"_a);
 }

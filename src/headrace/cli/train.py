@@ -107,7 +107,8 @@ def _train(
         with ExitStack() as begun, join(_device(options, chosen, out if resume else None)) as ranks:
             if task == "link":
                 check_ranks(ranks)
-            place, values = told_by_first(ranks, partial(_begin, out, resume, f"{short_name(dataset)}-{name}", begun))
+            begin = partial(_begin, task, out, resume, f"{short_name(dataset)}-{name}", begun)
+            place, values = told_by_first(ranks, begin)
             if values is not None:
                 options = from_plain(type(options), _for_ranks(values, ranks) | chosen)
             opened: list[Dataset] = []
@@ -128,16 +129,22 @@ def _train(
     if json:
         print(json_module.dumps({**result.summary(), "options": Run(place).header["options"], "dataset": dataset}))
     else:
-        show_result(place)
+        try:
+            show_result(place)
+        except ValueError as error:
+            raise refused(str(error)) from None
 
 
-def _begin(out: Path | None, resume: bool, name: str, begun: ExitStack) -> tuple[Path, dict[str, Any] | None]:
+def _begin(task: str, out: Path | None, resume: bool, name: str, begun: ExitStack) -> tuple[Path, dict[str, Any] | None]:
     """Where the run is, and the options that it goes on with, if it does. A new folder is removed if it is empty at the end."""
     if not resume:
         return (out if out is not None else begun.enter_context(new_folder(Path("runs"), name))), None
     if out is None:
         raise ValueError("resume goes on with the run at out: say which, with --out")
-    return out, Run(out).header["options"]
+    header = Run(out).header
+    if header["task"] != task:
+        raise ValueError(f"{out} is a run of train {header['task']}: resume it by that command, not by train {task}")
+    return out, header["options"]
 
 
 def _device(options: Any, chosen: dict[str, Any], resumed: Path | None) -> str:

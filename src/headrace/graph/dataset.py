@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from headrace.graph.reorder.move import Columns, columns_of, moved_extra, moved_
 from headrace.graph.reorder.orders import Progress, order_by_name
 
 _NAMES = "names_"
+_SMALL = 256 << 20  # bytes of a dataset whose checksums take no time to compare
 _GRAPH_ARRAYS = ("indptr", "indices", "weight", "time", "edge_id")
 
 
@@ -176,16 +178,17 @@ class Dataset:
         return f"Dataset({', '.join(parts)})"
 
 
-def open_dataset(path: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
+def open_dataset(path: str | os.PathLike[str], *, verify: bool | Literal["small"] = False) -> Dataset:
     """Open a dataset directory. Arrays are memory-mapped: nothing is read until it is used.
 
-    `verify` reads everything and compares checksums, so that a damaged file is found before it is trained on.
+    `verify` reads everything and compares checksums, so that a damaged file is found before it is trained on; "small" does so where
+    all files together are at most 256 MiB, as the commands do.
     """
     return read_version(Path(path), lambda reader: _dataset(reader, verify=verify))
 
 
-def _dataset(reader: ArrayReader, *, verify: bool) -> Dataset:
-    if verify:
+def _dataset(reader: ArrayReader, *, verify: bool | Literal["small"]) -> Dataset:
+    if verify is True or (verify == "small" and reader.nbytes <= _SMALL):
         reader.verify()
     arrays: Mapping[str, Tensor] = {name: reader.open(name) for name in reader.names}
     if "indptr" not in arrays or "indices" not in arrays:

@@ -24,12 +24,14 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from headrace._files import Lock, put_in_place, sync
+from headrace._sealed import sealed, unsealed
 
 FORMAT = 1
 _META, _ASIDE, _LOCK = "meta.json", "meta.json.new", ".lock"
 _PATIENCE = 60.0  # seconds that a writer waits for another one
 _CHUNK = 16 << 20
 T = TypeVar("T")
+_REMEDY = "restore the dataset from a copy, or make it again"
 _DATA_FILE = re.compile(r"[A-Za-z_][\w-]*\.\d+\.(npy|parquet)")
 
 
@@ -148,7 +150,7 @@ class DatasetWriter:
         files = {name: _describe(path) for name, path in self._side.items()}
         meta = {"format": FORMAT, "info": self.info, "arrays": self._arrays, "files": files}
         aside = self.path / _ASIDE
-        aside.write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        aside.write_text(json.dumps(sealed(meta), indent=1), encoding="utf-8")
         put_in_place(aside, self.path / _META)
         self._open, self._side = [], {}  # they belong to the directory now, whatever happens next
         sync(self.path)
@@ -177,13 +179,15 @@ class ArrayReader:
         if not meta.exists():
             reason = "its writing was interrupted" if (path / _ASIDE).exists() else "it has no meta.json"
             raise FileNotFoundError(f"{path} is not a dataset: {reason}")
+        self._text = meta.read_bytes()
         try:
-            self._text = meta.read_text(encoding="utf-8")
-            content = json.loads(self._text)
+            content = unsealed(self._text)
             version, self.info, self._arrays = content["format"], content["info"], content["arrays"]
             self._files: dict[str, dict[str, Any]] = content.get("files", {})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{meta} is damaged: {error}") from None
+        except KeyError as error:
+            raise ValueError(f"{meta} is damaged: {error} is missing; {_REMEDY}") from None
+        except ValueError as error:
+            raise ValueError(f"{meta} is damaged: {error}; {_REMEDY}") from None
         if version != FORMAT:
             raise ValueError(f"{path} has format {version}; this version of Headrace reads format {FORMAT}")
         if not all(isinstance(table, dict) for table in (self.info, self._arrays, self._files)):
@@ -193,8 +197,8 @@ class ArrayReader:
     def is_replaced(self) -> bool:
         """Whether the directory was saved over since: files of the version that this reads may be gone."""
         try:
-            return (self.path / _META).read_text(encoding="utf-8") != self._text
-        except (OSError, ValueError):
+            return (self.path / _META).read_bytes() != self._text
+        except OSError:
             return False
 
     @property
@@ -223,13 +227,18 @@ class ArrayReader:
             raise ValueError(f"{file} holds {mapped.dtype} {mapped.shape}, but meta.json says {dtype} {shape}")
         return torch.from_numpy(mapped).view(dtype)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        return sum(self._file(entry).stat().st_size for entry in (*self._arrays.values(), *self._files.values()))
+
     def verify(self) -> None:
         """Read every file and compare it with its checksum."""
         for entry in (*self._arrays.values(), *self._files.values()):
             file = self._file(entry)
             with open(file, "rb") as f:
                 if _crc32(f) != entry.get("crc32"):
-                    raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json")
+                    raise ValueError(f"{file} is damaged: its checksum is not the one in meta.json; {_REMEDY}")
 
     def _file(self, entry: dict[str, Any]) -> Path:
         name = entry.get("file") if isinstance(entry, dict) else entry

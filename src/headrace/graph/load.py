@@ -46,8 +46,13 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
         available = sorted(f.parent.name for f in folder.glob("*/*.npz")) if folder.is_dir() else []
         known = f": it has {', '.join(available)}" if available else ""
         raise FileNotFoundError(f"there is no dataset {name!r} in {folder}{known}")
-    with np.load(file) as archive:
-        arrays: Arrays = {key: archive[key] for key in archive.files}
+    try:
+        with np.load(file) as archive:
+            arrays: Arrays = {key: archive[key] for key in archive.files}
+    except OSError:
+        raise
+    except Exception as error:  # numpy has no one error for a file it cannot read
+        raise ValueError(f"{file} is damaged: {error}") from None
     data = _reader_of(arrays)(arrays)
     data.info["name"] = name
     for what, text in _NAMES.items():

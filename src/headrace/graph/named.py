@@ -35,7 +35,7 @@ def named(spec: str) -> Dataset:
         return _generated(spec.removeprefix(_GENERATE))
     path = Path(spec)
     if path.exists() or path.is_absolute() or len(path.parts) > 1:
-        return open_dataset(path)
+        return open_dataset(path, verify="small")
     try:
         return load(spec)
     except (ValueError, FileNotFoundError) as error:

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace._sealed import sealed
 from headrace.pipeline.workers import free_in_child
 
 
@@ -43,7 +44,7 @@ class Trace:
         self.spans.append(Span(name, item, thread, begin, end))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the spans in Chrome's trace-event format."""
+        """Write the spans in Chrome's trace-event format, with a checksum as one of the entries that it leaves to others."""
         spans = list(self.spans)
         start = min((s.begin for s in spans), default=0.0)
         rows = {thread: row for row, thread in enumerate(self._threads)}
@@ -63,4 +64,4 @@ class Trace:
             }
             for span in spans
         ]
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+        Path(path).write_text(json.dumps(sealed({"traceEvents": events, "displayTimeUnit": "ms"})), encoding="utf-8")

@@ -13,6 +13,7 @@ import torch
 from headrace._files import write_whole
 
 FORMAT = 2
+_REMEDY = "restore it from a copy, or begin another run"
 
 
 class CheckpointError(RuntimeError):
@@ -45,8 +46,27 @@ def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
                 raise ValueError(f"the checksum of {part} is wrong")
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu", mmap=mapped)
         version = state.pop("format")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # torch has no one error for a file it cannot read
-        raise CheckpointError(f"{path} is damaged or no checkpoint: {error}") from None
+        reason = " ".join(str(error).split("\n", 1)[0].split())
+        raise CheckpointError(f"{path} is damaged or no checkpoint ({reason}): {_REMEDY}") from None
     if version != FORMAT:
         raise CheckpointError(f"{path} has format {version}; this version of Headrace reads format {FORMAT}")
+    return state
+
+
+def packed(state: dict[str, Any]) -> bytes:
+    """The state as bytes, for a checkpoint that is not a file of its own."""
+    data = BytesIO()
+    torch.save(state, data)
+    return data.getvalue()
+
+
+def unpacked(data: bytes, path: Path) -> dict[str, Any]:
+    """The state that was `packed`, read from `path`; only tensors and plain values."""
+    try:
+        state: dict[str, Any] = torch.load(BytesIO(data), weights_only=True, map_location="cpu")
+    except Exception as error:  # torch has no one error for what it cannot read
+        raise CheckpointError(f"the checkpoint in {path} is damaged ({type(error).__name__}): {_REMEDY}") from None
     return state

@@ -204,6 +204,13 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
         before, now = begun["dataset"].get(name), header["dataset"].get(name)
         if before != now:
             raise ValueError(f"{path} was begun on another dataset: it had {name} {before}, this one has {now}")
+    before, now = (about["dataset"].get("fingerprint") or {} for about in (begun, header))
+    for name in before.keys() | now.keys() if before and now else ():
+        if before.get(name) != now.get(name):
+            raise ValueError(
+                f"{path} was begun on another dataset: this one has other {name} (as many, but not the same); "
+                "resume with the data that it began with"
+            )
     run.lock()
     return run
 

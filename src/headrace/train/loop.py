@@ -404,6 +404,8 @@ class Trainer:
             if self.run is not None:
                 self.run.cut_log(0)
             return
+        if self.run is not None:
+            self.run.check_log(saved["log_position"])
         recipe = self.recipe
         self.state = State(**saved["state"])
         recipe.model.load_state_dict(saved["model"])

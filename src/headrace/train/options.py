@@ -86,6 +86,11 @@ def as_plain(options: LoopOptions) -> dict[str, Any]:
 
 
 def from_plain(kind: type[T], plain: dict[str, Any]) -> T:
-    """The options that `as_plain` turned into plain values."""
+    """The options that `as_plain` turned into plain values; a ValueError says what is wrong with them."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-    return kind(**values)
+    if unknown := sorted(values.keys() - {f.name for f in fields(kind)}):
+        raise ValueError(f"the options name {unknown[0]}, which this version does not know: use the version that wrote them")
+    try:
+        return kind(**values)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"an option has a value of the wrong type: {error}") from None

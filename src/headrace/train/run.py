@@ -10,15 +10,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headrace._files import Lock, replaced, write_whole
+from headrace._files import Lock, replaced
+from headrace._sealed import read_sealed, sealed, unsealed, write_sealed
 from headrace.pipeline import Trace
-from headrace.train.checkpoint import load_checkpoint, save_checkpoint
+from headrace.train.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 
 FORMAT = 2
+_WITHOUT_LOG = "restore it from a copy, or remove it to go on without its lines"
 
 
 class Run:
-    """A run directory. Every file in it is whole at any time, but for the last line of `metrics.jsonl`.
+    """A run directory. Every file in it is whole at any time, but for the last line of `metrics.jsonl`, and has a checksum.
 
     `metrics.jsonl` has one object per line: `{"kind": "step" | "epoch" | "end", ...}`. A checkpoint remembers how long it was, and
     a run that goes on from there cuts off what came after: no line appears twice.
@@ -54,13 +56,14 @@ class Run:
         file = self.path / "options.json"
         if not file.is_file():
             raise FileNotFoundError(f"{self.path} is no run: it has no options.json")
-        try:
-            header: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            version = header["format"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} is damaged: {error}") from None
-        if version != FORMAT:
-            raise ValueError(f"{self.path} has format {version}; this version of Headrace reads format {FORMAT}")
+        header = read_sealed(file, "restore it from a copy, or begin another run")
+        if "format" not in header:
+            raise ValueError(f"{file} is damaged: 'format' is missing")
+        if header["format"] != FORMAT:
+            raise ValueError(f"{self.path} has format {header['format']}; this version of Headrace reads format {FORMAT}")
+        for name, kind in (("task", str), ("options", dict), ("dataset", dict)):
+            if not isinstance(header.setdefault(name, kind()), kind):
+                raise ValueError(f"{file} is damaged: {name!r} is {header[name]!r}")
         return header
 
     def lock(self) -> None:
@@ -84,7 +87,7 @@ class Run:
         if self._log is None:
             self._log = open(self.path / "metrics.jsonl", "ab")  # noqa: SIM115 - closed by close()
         try:
-            self._log.write(json.dumps({"kind": kind, **values}, default=float).encode() + b"\n")
+            self._log.write(json.dumps(sealed({"kind": kind, **values}, default=float), default=float).encode() + b"\n")
             self._log.flush()
         except OSError as error:
             raise OSError(error.errno, f"the log could not be written: {error.strerror}", self._log.name) from error
@@ -92,19 +95,50 @@ class Run:
     def metrics(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The lines so far, all or of one kind."""
         file = self.path / "metrics.jsonl"
-        *lines, _ = file.read_bytes().split(b"\n") if file.exists() else [b""]  # what has no line end yet is not whole
-        parsed = [json.loads(line) for line in lines]
-        return [line for line in parsed if kind is None or line["kind"] == kind]
+        parsed = self._lines(file.read_bytes()) if file.exists() else []
+        return [line for line in parsed if kind is None or line.get("kind") == kind]
+
+    def _lines(self, data: bytes) -> list[dict[str, Any]]:
+        *lines, _ = data.split(b"\n")  # what has no line end yet is not whole
+        parsed = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                parsed.append(unsealed(line))
+            except ValueError as error:
+                raise ValueError(f"line {number} of {self._log_file} is damaged: {error}; {_WITHOUT_LOG}") from None
+        return parsed
 
     def save_checkpoint(self, state: dict[str, Any], name: str = "last") -> None:
-        save_checkpoint(self._checkpoint(name), {**state, "log_position": self.log_position()}, self._log)
+        save_checkpoint(self._checkpoint(name), {**state, "name": name, "log_position": self.log_position()}, self._log)
 
-    def log_position(self) -> int:
-        """How long the log is: what a checkpoint remembers."""
+    def log_position(self, *, lasting: bool = False) -> int:
+        """How long the log is: what a checkpoint remembers. With `lasting`, the log is on the disk first."""
+        if lasting and self._log is not None:
+            os.fsync(self._log.fileno())
         return self._log.tell() if self._log is not None else self._log_size()
 
+    def check_log(self, position: int) -> None:
+        """Raise ValueError unless the log is whole up to `position`, as a checkpoint remembers it. It may be gone altogether."""
+        if not self._log_file.exists():
+            return
+        with self._log_file.open("rb") as file:
+            data = file.read(position)
+        if len(data) < position:
+            raise ValueError(
+                f"{self._log_file} has {len(data):,} bytes, and had {position:,} at the last checkpoint: {_WITHOUT_LOG}"
+            )
+        if not data.endswith(b"\n"[:position]):
+            raise ValueError(
+                f"{self._log_file} has no line that ends at byte {position:,}, as at the last checkpoint: {_WITHOUT_LOG}"
+            )
+        self._lines(data)
+
     def load_checkpoint(self, name: str = "last", *, mapped: bool = False) -> dict[str, Any]:
-        return load_checkpoint(self._checkpoint(name), mapped=mapped)
+        path = self._checkpoint(name)
+        state = load_checkpoint(path, mapped=mapped)
+        if (saved := state.pop("name", name)) != name:
+            raise CheckpointError(f"{path} is the checkpoint {saved!r} of a run, not {name!r}: restore it from a copy")
+        return state
 
     def has_checkpoint(self, name: str = "last") -> bool:
         return self._checkpoint(name).exists()
@@ -125,7 +159,7 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """What `result.json` says, once the run is done."""
         file = self.path / "result.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        return read_sealed(file, "remove it and resume the run, which writes it again") if file.exists() else None
 
     def close(self) -> None:
         log, self._log = self._log, None
@@ -135,12 +169,15 @@ class Run:
     def _checkpoint(self, name: str) -> Path:
         return self.path / "checkpoints" / f"{name}.pt"
 
+    @property
+    def _log_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
     def _log_size(self) -> int:
-        file = self.path / "metrics.jsonl"
-        return file.stat().st_size if file.exists() else 0
+        return self._log_file.stat().st_size if self._log_file.exists() else 0
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
-        write_whole(self.path / name, json.dumps(value, indent=1, default=str).encode())
+        write_sealed(self.path / name, value, indent=1, default=str)
 
 
 # What a run leaves that was killed before its options were written.

@@ -17,6 +17,7 @@ from typing import Literal
 PIECE = 16 << 20  # bytes per system call at most: enough to keep a disk busy, and a signal is answered soon
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file size limit is reached"}
 Direct = bool | Literal["auto"]
+Passed = Callable[[memoryview], None]
 _Call = Callable[[int, list[memoryview], int], int]
 
 
@@ -32,8 +33,9 @@ class DiskAccess:
         self.direct = direct is not False and hasattr(os, "O_DIRECT")
 
     @contextmanager
-    def open(self, path: Path, *, write: bool = False) -> Iterator[OpenFile]:
-        file = OpenFile(self, path, write)
+    def open(self, path: Path, *, write: bool = False, passed: Passed | None = None) -> Iterator[OpenFile]:
+        """A file to read or write; `passed` is handed its bytes, in the order in which they move."""
+        file = OpenFile(self, path, write, passed)
         try:
             yield file
             file.finish()
@@ -44,8 +46,8 @@ class DiskAccess:
 class OpenFile:
     """One file. Reads and writes are complete or raise an OSError that says what is wrong with which file."""
 
-    def __init__(self, access: DiskAccess, path: Path, write: bool) -> None:
-        self.path, self._access, self._write, self._fd = path, access, write, -1
+    def __init__(self, access: DiskAccess, path: Path, write: bool, passed: Passed | None = None) -> None:
+        self.path, self._access, self._write, self._passed, self._fd = path, access, write, passed, -1
         self._reopen()
 
     def read(self, offset: int, memory: memoryview) -> None:
@@ -87,6 +89,8 @@ class OpenFile:
                     errno.EIO,
                     f"{self.path} ends at byte {offset + done:,}, where {len(memory) - done:,} more are due: it was cut short",
                 )
+            if self._passed is not None:
+                self._passed(memory[done : done + moved])
             done += moved
 
     def _reopen(self) -> None:

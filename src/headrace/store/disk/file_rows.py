@@ -106,6 +106,11 @@ class FileRows(BaseStore):
             raise ValueError(f"{path} is cut short: {shape} of {dtype} need {needed} bytes, it has {size}")
         self._map = self._mapped() if mapped or writable else None
 
+    @property
+    def offset(self) -> int:
+        """The byte at which rows begin in the file."""
+        return self._offset
+
     def gather(self, ids: Tensor, *, out: Tensor | None = None, check: bool = True) -> Tensor:
         """Rows by id. They are checked in any case.  # [n] -> [n, d]"""
         ids = as_ids(ids, "ids")

@@ -9,9 +9,9 @@ This needs room for every partition twice: S bytes after a checkpoint, up to 2 S
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,17 @@ from typing import Any
 
 import torch
 
-from headrace._files import Lock, sync, write_whole
+from headrace._files import Lock, sync
+from headrace._sealed import read_sealed, write_sealed
 from headrace.store.row_table import RowShape
 
 FORMAT = 1
 _KIND = "headrace partitioned rows"
 _META = "meta.json"
+_REMEDY = "restore the directory from a copy, or begin anew in another one"
+Sums = tuple[int, int]  # of the rows of a partition with what pads them, and of its states with what pads those
+NO_SUMS: Sums = (0, 0)
+_LATER = re.compile(r"partition\.\d+\.([2-9]|\d{2,})\.bin|extra\.\d+\.bin")  # what no store has that is being created
 _OURS = re.compile(r"(partition\.\d+|extra)\.\d+\.bin|meta\.json\.new")
 
 
@@ -74,13 +79,13 @@ class PartitionFiles:
     """Which file holds which partition: as of the last checkpoint, and now. One process at a time has the directory open."""
 
     def __init__(self, path: Path, lock: Lock, layout: Layout, meta: Mapping[str, Any]) -> None:
-        self.path, self.layout, self.checksummed = path, layout, meta["checksums"] is not None
+        self.path, self.layout, self.checksummed = path, layout, meta["sums"] is not None
         self.seed, self.calls = int(meta["seed"]), int(meta["calls"])
         self.number, self.extra_file = int(meta["checkpoint"]), meta["extra_file"]
         self.extra: dict[str, Any] | bytes | None = meta["extra"]
         self.kept: list[int] = list(meta["versions"])
         self.versions = list(self.kept)
-        self.checksums: list[int] = list(meta["checksums"] or [0] * layout.partitions)
+        self.checksums: list[Sums] = [(r, s) for r, s in meta["sums"] or [NO_SUMS] * layout.partitions]
         self._lock = lock
 
     @classmethod
@@ -91,19 +96,25 @@ class PartitionFiles:
             raise FileExistsError(f"{folder} exists: choose another path, or remove it (an interrupted create may be repeated)")
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
-        for left in folder.iterdir():
-            left.unlink()
-        space = os.statvfs(folder)
-        needed, free = layout.partitions * layout.file_bytes, space.f_bavail * space.f_frsize
-        if needed > free:
+        try:
+            for left in folder.iterdir():
+                left.unlink()
+            _check_space(folder, layout.partitions * layout.file_bytes)
+        except BaseException:
             lock.close()
-            raise OSError(
-                errno.ENOSPC,
-                f"{folder} has {free:,} bytes free and the rows need {needed:,}, twice that while they are trained: "
-                "use another disk, a smaller width, state or dtype",
-            )
-        meta = {"versions": [0] * layout.partitions, "checksums": [0] * layout.partitions if checksums else None, "seed": seed}
+            raise
+        meta = {"versions": [0] * layout.partitions, "sums": [NO_SUMS] * layout.partitions if checksums else None, "seed": seed}
         return cls(folder, lock, layout, {**meta, "calls": 0, "checkpoint": 0, "extra": None, "extra_file": None})
+
+    @staticmethod
+    def is_complete(path: str | os.PathLike[str]) -> bool:
+        """Whether a directory is a store. False if there is none, or what is there `create` left behind; else a ValueError."""
+        folder = Path(path)
+        if (folder / _META).exists():
+            return True
+        if folder.is_dir() and any(_LATER.fullmatch(file.name) for file in folder.iterdir()):
+            raise ValueError(f"{folder / _META} is missing: the store is damaged, {_REMEDY}")
+        return False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PartitionFiles:
@@ -119,7 +130,9 @@ class PartitionFiles:
             files._check()
             files._sweep()
             if files.extra_file is not None:
-                files.extra = (folder / files.extra_file).read_bytes()
+                files.extra = data = (folder / files.extra_file).read_bytes()
+                if meta.get("extra_crc32", zlib.crc32(data)) != zlib.crc32(data):
+                    raise ValueError(damaged(folder / files.extra_file))
         except BaseException:
             lock.close()
             raise
@@ -133,10 +146,10 @@ class PartitionFiles:
         """Where it is to be written: a file that no checkpoint names."""
         return self._file(partition, self.kept[partition] + 1)
 
-    def written(self, partition: int, checksum: int) -> None:
-        """`next_file` is complete."""
+    def written(self, partition: int, checksums: Sums) -> None:
+        """`next_file` is complete. Its checksums are those of a checkpoint from `commit` on, with the file itself."""
         self.versions[partition] = self.kept[partition] + 1
-        self.checksums[partition] = checksum
+        self.checksums[partition] = checksums
 
     def commit(self, calls: int, extra: dict[str, Any] | bytes | None) -> None:
         """Make what is there now the checkpoint: flush files, replace `meta.json`, remove older files."""
@@ -162,18 +175,20 @@ class PartitionFiles:
             "calls": calls,
             "checkpoint": number,
             "versions": self.versions,
-            "checksums": self.checksums if self.checksummed else None,
+            "sums": self.checksums if self.checksummed else None,
             "extra": extra if name is None else None,
             "extra_file": name,
+            "extra_crc32": zlib.crc32(extra) if isinstance(extra, bytes) else None,
         }
         sync(self.path)  # the names of new files, before what names them
-        write_whole(self.path / _META, json.dumps(meta))
+        write_sealed(self.path / _META, meta)
         self.kept, self.calls, self.number = list(self.versions), calls, number
         self.extra, self.extra_file = extra, name
         self._sweep()
 
     def abandon(self) -> None:
         """Remove a directory that could not be completed."""
+        (self.path / _META).unlink(missing_ok=True)
         for file in filter(_is_ours, self.path.iterdir()):
             file.unlink()
         self.path.rmdir()
@@ -190,11 +205,9 @@ class PartitionFiles:
             size = file.stat().st_size if file.is_file() else None
             if size != self.layout.file_bytes:
                 state = "is missing" if size is None else f"has {size:,} bytes"
-                raise ValueError(
-                    f"{file} {state}, meta.json says {self.layout.file_bytes:,}: the store is damaged, restore it from a copy"
-                )
+                raise ValueError(f"{file} {state}, meta.json says {self.layout.file_bytes:,}: the store is damaged, {_REMEDY}")
         if self.extra_file is not None and not (self.path / self.extra_file).is_file():
-            raise ValueError(f"{self.path / self.extra_file} is missing: the store is damaged, restore it from a copy")
+            raise ValueError(f"{self.path / self.extra_file} is missing: the store is damaged, {_REMEDY}")
 
     def _sweep(self) -> None:
         current = {self.file(p).name for p in range(self.layout.partitions)} | {self.extra_file}
@@ -204,17 +217,16 @@ class PartitionFiles:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    meta = read_sealed(file, _REMEDY)
     try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
         if meta["kind"] != _KIND:
             raise ValueError(f"it describes {meta['kind']!r}")
         version = meta["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError) as error:
         raise ValueError(f"{file} is damaged, or not of a partitioned store: {error!r}") from None
     if version != FORMAT:
         raise ValueError(f"{file} has format {version}; this version of Headrace reads format {FORMAT}")
-    described: dict[str, Any] = meta
-    return described
+    return meta
 
 
 def _layout(file: Path, meta: dict[str, Any]) -> Layout:
@@ -224,22 +236,45 @@ def _layout(file: Path, meta: dict[str, Any]) -> Layout:
         layout = Layout.of(meta["num_rows"], meta["width"], meta["state"], dtype, meta["partitions"], meta["align"])
         for key, kind in (
             ("versions", list),
-            ("checksums", (list, type(None))),
             ("calls", int),
             ("checkpoint", int),
             ("seed", int),
         ):
             if not isinstance(meta[key], kind):
                 raise ValueError(f"{key} is {meta[key]!r}")
-        for numbers in (meta["versions"], meta["checksums"] or meta["versions"]):
-            if len(numbers) != layout.partitions or not all(isinstance(n, int) for n in numbers):
-                raise ValueError(f"{layout.partitions} partitions, but {len(numbers)} versions or checksums")
+        numbers, sums = meta["versions"], meta.setdefault("sums", None)
+        if len(numbers) != layout.partitions or not all(isinstance(n, int) for n in numbers):
+            raise ValueError(f"{layout.partitions} partitions, but {len(numbers)} versions")
+        if sums is not None and not _are_sums(sums, layout.partitions):
+            raise ValueError(f"{layout.partitions} partitions do not have two checksums each")
         if meta["extra_file"] is not None and not _OURS.fullmatch(meta["extra_file"]):
             raise ValueError(f"extra_file is {meta['extra_file']!r}")
         meta["extra"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is damaged: {error!r}") from None
     return layout
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{folder} has {free:,} bytes free and the rows need {needed:,}, twice that while they are trained: "
+            "use another disk, a smaller width, state or dtype",
+        )
+
+
+def _are_sums(value: object, partitions: int) -> bool:
+    if not isinstance(value, list) or len(value) != partitions:
+        return False
+    return all(isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair) for pair in value)
+
+
+def damaged(file: Path) -> str:
+    """What is wrong with a file whose checksum is wrong, and what to do."""
+    return f"{file} is damaged: its checksum is not the one that was written; {_REMEDY}"
 
 
 def _lock(folder: Path) -> Lock:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import errno
 import threading
-import zlib
 from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from headrace.pipeline.stream import InTurn
-from headrace.store.disk.access import DiskAccess
-from headrace.store.disk.files import PartitionFiles
+from headrace.store.disk.access import PIECE, DiskAccess
+from headrace.store.disk.checksums import PartitionChecksum
+from headrace.store.disk.files import NO_SUMS, PartitionFiles, Sums, damaged
 from headrace.store.disk.slots import Slots
 from headrace.store.disk.use import BusyClock
-
-_PIECE = 16 << 20  # bytes whose checksum is taken at a time
 
 
 class PartitionMoves:
@@ -34,10 +34,8 @@ class PartitionMoves:
     def load(self, partition: int, slot: int) -> None:
         """Read a partition into a slot."""
         path = self.files.file(partition)
-        with self.reads.busy(), self.either.busy(), self.disk.open(path) as file:
-            self.slots.load(file, slot)
-        if self.files.checksummed and self._checksum(slot) != self.files.checksums[partition]:
-            raise OSError(errno.EIO, f"{path} is damaged: its checksum is not the one that was written")
+        if self._move(path, slot, write=False) != self.files.checksums[partition]:
+            raise OSError(errno.EIO, damaged(path))
         self._count(loads=1, bytes_read=self.files.layout.file_bytes)
 
     def write_back(self, partition: int, slot: int) -> None:
@@ -65,19 +63,21 @@ class PartitionMoves:
             changed = bool(self._touched[partition])
         if changed:
             path = self.files.next_file(partition)
-            with self.writes.busy(), self.either.busy(), self.disk.open(path, write=True) as file:
-                self.slots.store(file, slot)
-            self.files.written(partition, self._checksum(slot) if self.files.checksummed else 0)
+            self.files.written(partition, self._move(path, slot, write=True))
             with self.turns:
                 self._touched[partition] = 0
         return changed
 
-    def _checksum(self, slot: int) -> int:
-        checksum, size = 0, self.files.layout.file_bytes
-        for begin in range(0, size, _PIECE):
-            piece = self.slots.bytes_of(slot, begin, min(begin + _PIECE, size))
-            checksum = zlib.crc32(piece.numpy().data, checksum)
-        return checksum
+    def _move(self, path: Path, slot: int, *, write: bool) -> Sums:
+        """Write a slot to a file, or read it; returns the checksums of its bytes, or zeros where none are kept."""
+        move, clock = (self.slots.store, self.writes) if write else (self.slots.load, self.reads)
+        # A slot on the host stays as it is while its checksum is taken; the pieces that lead to a GPU are used again.
+        ahead = self.slots.device.type == "cpu" and self.files.layout.file_bytes > PIECE
+        with PartitionChecksum(self.files.layout, ahead=ahead) if self.files.checksummed else nullcontext() as checksum:
+            passed = None if checksum is None else checksum.update
+            with clock.busy(), self.either.busy(), self.disk.open(path, write=write, passed=passed) as file:
+                move(file, slot)
+            return NO_SUMS if checksum is None else checksum.sums()
 
     def _count(self, **amounts: int) -> None:
         with self._lock:

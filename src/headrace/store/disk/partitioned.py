@@ -17,7 +17,7 @@ from headrace._arrays import as_ids_near, check_ids, thread_count
 from headrace._device import device_of
 from headrace.store.disk.access import Direct, DiskAccess
 from headrace.store.disk.buffer import PartitionBuffer
-from headrace.store.disk.files import Layout, PartitionFiles
+from headrace.store.disk.files import Layout, PartitionFiles, Sums
 from headrace.store.disk.moves import PartitionMoves
 from headrace.store.disk.scan import scan_rows, write_initial
 from headrace.store.disk.slots import DeviceSlots, HostSlots, Slots
@@ -78,34 +78,43 @@ class Partitioned:
         init: Initial = (1e-3, 0),
         seed: int = 0,
         align: int = 4096,
-        checksums: bool = False,
+        checksums: bool = True,
         direct: Direct = "auto",
         threads: int | None = None,
     ) -> None:
         """Write a new store, piece by piece: `state` floats a row (1 for row-wise Adagrad, `width` for the full one), all zero.
 
         `init` is (scale, seed) for the normal numbers of `TrainedArray.create`, or a function `init(begin, end)` that returns rows.
-        `checksums` are compared whenever a partition is read. `seed` is that of stochastic rounding.
+        `checksums` are taken as partitions are written and compared whenever one is read. `seed` is that of stochastic
+        rounding.
         """
         layout = Layout.of(num_rows, width, state, dtype, partitions, align)
         files = PartitionFiles.create(path, layout, seed=seed, checksums=checksums)
         try:
 
-            def write(partition: int) -> int:
+            def write(partition: int) -> Sums:
                 return write_initial(files, partition, init, DiskAccess(direct), threads=threads)
 
             with ExitStack() as stack:
-                each: Callable[..., Iterator[int]] = map
+                each: Callable[..., Iterator[Sums]] = map
                 if thread_count(threads) > 2 and not callable(init):  # numbers of one partition are drawn while another is written
                     each = stack.enter_context(ThreadPoolExecutor(2)).map
-                for partition, checksum in enumerate(each(write, range(partitions))):
-                    files.written(partition, checksum)
+                for partition, checksums_of in enumerate(each(write, range(partitions))):
+                    files.written(partition, checksums_of)
             files.commit(0, None)
         except BaseException:
             files.abandon()
             raise
         finally:
             files.close()
+
+    @staticmethod
+    def is_complete(path: str | os.PathLike[str]) -> bool:
+        """Whether a store was created at `path`; not where there is none, or its creation was cut off and may be repeated.
+
+        A ValueError if a store was there and its `meta.json` is missing: to create another would remove what is left of it.
+        """
+        return PartitionFiles.is_complete(path)
 
     @classmethod
     def open(

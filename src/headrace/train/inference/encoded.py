@@ -8,6 +8,7 @@ as in training.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -33,10 +34,15 @@ _READERS = 4  # threads that wait for the disk
 
 
 class EncodedRows:
-    """Encoded rows in a file, as `rank`, `export` and `neighbors` read rows; they have no optimizer's state."""
+    """Encoded rows in a file, as `rank`, `export` and `neighbors` read rows; they have no optimizer's state.
 
-    def __init__(self, path: Path) -> None:
-        self._file = FileRows(path, threads=_READERS)
+    crc32: the checksum that the file was written with, if it is known and to be compared: after the last piece of a scan.
+    """
+
+    def __init__(self, path: Path, *, crc32: int | None = None) -> None:
+        self._file, self._crc32 = FileRows(path, threads=_READERS), crc32
+        if len(self._file.shape) != 2:
+            raise ValueError(f"{path} is damaged: it has the shape {tuple(self._file.shape)}, and rows have two dimensions")
         self.num_rows, self.width = self._file.shape
 
     def gather(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,10 +56,27 @@ class EncodedRows:
 
     def scan(self, *, rows: int | None = None) -> Iterator[tuple[int, Tensor]]:
         """All rows, front to back, in pieces of at most `rows`.  # int, [n, width]"""
-        return self._file.scan(rows=rows)
+        checksum = 0
+        if self._crc32 is not None:
+            with open(self._file.path, "rb") as file:
+                checksum = zlib.crc32(file.read(self._file.offset))
+        for begin, piece in self._file.scan(rows=rows):
+            if self._crc32 is not None:
+                checksum = zlib.crc32(piece.view(-1).view(torch.uint8).numpy().data, checksum)
+            yield begin, piece
+        if self._crc32 is not None and checksum != self._crc32:
+            raise ValueError(f"{self._file.path} is damaged: its checksum is wrong; restore it from a copy, or train the run again")
 
     def close(self) -> None:
         self._file.close()
+
+
+class WrittenRows(EncodedRows):
+    """Encoded rows in a file that this process has just written. `checksum` is for those who read it later."""
+
+    def __init__(self, path: Path, checksum: int) -> None:
+        super().__init__(path)
+        self.checksum = checksum
 
 
 def encode_all(
@@ -64,7 +87,7 @@ def encode_all(
     *,
     place: Path | None = None,
     progress: Progress | None = None,
-) -> TrainedArray | EncodedRows:
+) -> TrainedArray | WrittenRows:
     """The encoded rows of all nodes: in memory with the rows, or in a file at `place`, which is written aside and renamed.
 
     `deal` knows the partitions that `triples` are sorted by. `progress` is told (done, of how many) rows.
@@ -73,14 +96,17 @@ def encode_all(
     total = len(model.layers) * rows.num_rows
     table = walk(model, way.source, chunks=way.chunks, table=way.table, total=total, progress=progress)
     if place is not None:
-        return EncodedRows(place)
+        assert way.file is not None
+        return WrittenRows(place, way.file.crc32)
     assert isinstance(table, ArrayStore)
     return TrainedArray(table.rows, torch.empty(rows.num_rows, 0, device=table.device), threads=deal.options.threads)
 
 
-def save_encoded(rows: TrainedArray, place: Path) -> None:
-    """Write rows that are in memory to a file that `EncodedRows` reads."""
-    filled(FileTable(rows.num_rows, rows.width, torch.float32, place=place), (piece for _, piece in scan(rows))).close()
+def save_encoded(rows: TrainedArray, place: Path) -> int:
+    """Write rows that are in memory to a file that `EncodedRows` reads; returns its checksum."""
+    table = FileTable(rows.num_rows, rows.width, torch.float32, place=place)
+    filled(table, (piece for _, piece in scan(rows))).close()
+    return table.crc32
 
 
 class _Encoding:
@@ -90,6 +116,7 @@ class _Encoding:
         self.rows, self.triples, self.deal, self.place, self.last = rows, triples, deal, place, last
         self.options, self.limit = deal.options, _piece_rows(deal.options)
         self.device = torch.device("cpu") if place is not None else rows.device  # of tables
+        self.file: FileTable | None = None  # of the last layer, where it is one
         self.degree = degrees_of(triples, rows.num_rows) if self.options.encoder == "gcn" else None
 
     def source(self) -> Store:
@@ -105,7 +132,8 @@ class _Encoding:
         if self.place is None:
             return MemoryTable(count, first, device=self.device)
         if number == self.last:
-            return FileTable(count, width, first.dtype, place=self.place)
+            self.file = FileTable(count, width, first.dtype, place=self.place)
+            return self.file
         return ScratchTable(count, width, first.dtype, folder=self.place.parent)
 
     def chunks(self, number: int, layer: nn.Module, rows: Store) -> Iterator[Chunk]:

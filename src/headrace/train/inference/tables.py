@@ -63,7 +63,9 @@ class MappedTable(MemoryTable):
 
 
 class FileTable:
-    """A table that becomes the file `place`, all at once, when `rows` is called."""
+    """A table that becomes the file `place`, all at once, when `rows` is called; `crc32` is its checksum from then on."""
+
+    crc32: int
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype, *, place: Path) -> None:
         self._place = place
@@ -87,7 +89,7 @@ class FileTable:
 
     def rows(self, *, threads: int = 16) -> FileRows:
         """The table, once all of it is written."""
-        self._file.close(sync=False)
+        self.crc32 = int(self._file.close(sync=False)["crc32"])  # type: ignore[call-overload]
         put_in_place(self._path, self._place)
         sync(self._place.parent)
         return FileRows(self._place, dtype=self._file.dtype, threads=threads)

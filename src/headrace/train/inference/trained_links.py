@@ -6,14 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
-
-import torch
 
 from headrace.graph import Dataset
 from headrace.nn import Decoder
 from headrace.store import Partitioned, TrainedArray
+from headrace.train.checkpoint import CheckpointError, unpacked
 from headrace.train.inference.encoded import ENCODED, EncodedRows
 from headrace.train.inference.ranking import ReadRows
 from headrace.train.links.options import LinkOptions, decoder_of
@@ -62,25 +60,25 @@ def open_links(path: str | os.PathLike[str]) -> Iterator[TrainedLinks]:
             raise _unfinished(run)
         with Partitioned.open(run.path / "rows", capacity=1, spare=0) as store:
             extra = store.extra
-            saved = torch.load(BytesIO(extra), weights_only=True, map_location="cpu") if isinstance(extra, bytes) else None
+            saved = unpacked(extra, run.path / "rows") if isinstance(extra, bytes) else None
             _take(saved, decoder, run)
-            with _encoded(options, run) as encoded:
+            with _encoded(options, run, saved) as encoded:
                 yield TrainedLinks(encoded or store, decoder, relations, options)
         return
     saved = run.load_checkpoint(mapped=True) if run.has_checkpoint() else None
     state = _take(saved, decoder, run)
-    with _encoded(options, run) as encoded:
+    with _encoded(options, run, saved) as encoded:
         yield TrainedLinks(encoded or TrainedArray(state["rows"], state["row_state"]), decoder, relations, options)
 
 
 @contextmanager
-def _encoded(options: LinkOptions, run: Run) -> Iterator[EncodedRows | None]:
+def _encoded(options: LinkOptions, run: Run, saved: dict[str, Any] | None) -> Iterator[EncodedRows | None]:
     if options.encoder == "none":
         yield None
         return
     if not (run.path / ENCODED).is_file():
         raise _unfinished(run)
-    rows = EncodedRows(run.path / ENCODED)
+    rows = EncodedRows(run.path / ENCODED, crc32=((saved or {}).get("end") or {}).get("encoded_crc32"))
     try:
         yield rows
     finally:
@@ -91,7 +89,10 @@ def _take(saved: dict[str, Any] | None, decoder: Decoder, run: Run) -> dict[str,
     if saved is None or saved["end"] is None:
         raise _unfinished(run)
     weights = {name.removeprefix("decoder."): w for name, w in saved["model"].items() if name.startswith("decoder.")}
-    decoder.load_state_dict(weights)
+    try:
+        decoder.load_state_dict(weights)
+    except RuntimeError:
+        raise CheckpointError(f"the checkpoint of {run.path} is of another decoder than its options name") from None
     decoder.eval()
     rows: dict[str, Any] = saved["recipe"]
     return rows

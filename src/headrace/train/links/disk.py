@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from io import BytesIO
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from headrace.pipeline.orders import Order
 from headrace.store import BufferStep, Partitioned, Walk
+from headrace.train.checkpoint import packed, unpacked
 from headrace.train.inference.encoded import ENCODED
 from headrace.train.links.flow import FlowBatch
 from headrace.train.links.recipe import LinkRecipe
@@ -77,16 +75,11 @@ class DiskLinkRecipe(LinkRecipe):
         self._epoch_use, self._earlier_use, self._epochs = (state[name] for name in ("epoch_use", "earlier_use", "epochs"))
 
     def save(self, run: Run, state: dict[str, Any]) -> None:
-        data = BytesIO()
-        torch.save({**state, "log_position": run.log_position()}, data)
-        self.rows.checkpoint(data.getvalue())
+        self.rows.checkpoint(packed({**state, "log_position": run.log_position(lasting=True)}))
 
     def load(self, run: Run) -> dict[str, Any] | None:
         saved = self.rows.extra
-        if not isinstance(saved, bytes):
-            return None
-        state: dict[str, Any] = torch.load(BytesIO(saved), weights_only=True, map_location="cpu")
-        return state
+        return unpacked(saved, run.path / "rows") if isinstance(saved, bytes) else None
 
     def facts(self) -> dict[str, Any]:
         used, self._epoch_use = self._epoch_use, {}

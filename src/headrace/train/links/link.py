@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from headrace.graph import Dataset
+from headrace.graph.fingerprint import fingerprint
 from headrace.nn import GNN, Decoder
 from headrace.ranks import Alone, Ranks
 from headrace.store import Partitioned, PinnedBuffers, TrainedArray, TrainedRows
@@ -111,7 +112,7 @@ def link(
     ends, recipe = fit(
         partial(_recipe, edges, spare),
         options,
-        header=_header(data, edges, spec, plan),
+        header=_header(data, edges, spec, plan, None if out is None else _fingerprint(edges)),
         out=out,
         resume=resume,
         watcher=watcher,
@@ -216,7 +217,7 @@ def _rows(edges: LinkData, options: LinkOptions, setup: Setup, spare: int) -> Tr
         )
     assert setup.folder is not None
     path, where = setup.folder / "rows", options.device if options.buffer_on == "device" else "cpu"
-    if not path.exists():
+    if not Partitioned.is_complete(path):  # a process that was killed while it wrote them leaves some
         Partitioned.create(
             path,
             edges.num_nodes,
@@ -233,13 +234,20 @@ def _rows(edges: LinkData, options: LinkOptions, setup: Setup, spare: int) -> Tr
 
 
 def _header(
-    data: Dataset, edges: LinkData, spec: str | None, plan: dict[str, Any] | None
+    data: Dataset, edges: LinkData, spec: str | None, plan: dict[str, Any] | None, known: dict[str, str] | None
 ) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
     def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
         assert isinstance(options, LinkOptions)
-        return header_of(data, edges, options, spec) | ({} if plan is None else {"plan": plan})
+        about = header_of(data, edges, options, spec) | ({} if plan is None else {"plan": plan})
+        return about | {"dataset": about["dataset"] | {"fingerprint": known}}
 
     return header
+
+
+def _fingerprint(edges: LinkData) -> dict[str, str]:
+    """What tells the edges of a run from others."""
+    splits = {"training edges": edges.train, "validation edges": edges.val, "test edges": edges.test}
+    return {name: fingerprint(triples) for name, triples in splits.items()}
 
 
 def header_of(data: Dataset, edges: LinkData, options: LinkOptions, spec: str | None) -> dict[str, Any]:

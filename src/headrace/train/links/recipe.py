@@ -18,7 +18,7 @@ from headrace.pipeline import Pipeline, StageTimes, Trace
 from headrace.sample import KnownEdges
 from headrace.store import TrainedArray
 from headrace.train.clock import Clock
-from headrace.train.inference.encoded import ENCODED, EncodedRows, encode_all, save_encoded
+from headrace.train.inference.encoded import ENCODED, WrittenRows, encode_all, save_encoded
 from headrace.train.inference.ranking import Ranking, ReadRows, rank
 from headrace.train.links.batches import EdgeBatches, EpochPlan
 from headrace.train.links.data import LinkData
@@ -68,7 +68,7 @@ class LinkRecipe(Recipe):
         self._landing = self._landed = False  # whether batches are to land, and whether some were left for another flight
         self._timed: list[float] = []
         self._known: KnownEdges | None = None
-        self._encoded: TrainedArray | EncodedRows | None = None
+        self._encoded: TrainedArray | WrittenRows | None = None
         self._partly: set[str] = set()  # of which edges it was said that not all are ranked
 
     def make_update(self, options: LoopOptions) -> None:
@@ -236,10 +236,13 @@ class LinkRecipe(Recipe):
         rows.calls = state["calls"]
 
     def finish(self, run: Run | None) -> dict[str, Any]:
-        encoded = self.scored()
-        if self.flow.encoder is not None and run is not None and isinstance(encoded, TrainedArray):
-            save_encoded(encoded, run.path / ENCODED)
-        return {"memory": process_memory()}
+        encoded, facts = self.scored(), dict[str, Any]()
+        if self.flow.encoder is not None and run is not None:
+            if isinstance(encoded, TrainedArray):
+                facts["encoded_crc32"] = save_encoded(encoded, run.path / ENCODED)
+            elif isinstance(encoded, WrittenRows):
+                facts["encoded_crc32"] = encoded.checksum
+        return {"memory": process_memory(), **facts}
 
     def stages(self) -> list[StageTimes]:
         return [] if self._flight is None else self._flight[1].times

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headrace.graph import Dataset, Graph
+from headrace.graph.fingerprint import fingerprint
 from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit
@@ -90,6 +91,7 @@ def node(
         raise ValueError("repeats need a model each: pass a function that makes one")
     check_node_data(data, rows=options.storage == "memory")
     assert data.x is not None
+    known = None if out is None else _fingerprint(data)
     scaling = Scaling.of(options.features, data.x)
     path = None if out is None else Path(out)
     stored = stored_data(data, options, scaling, path) if options.storage != "memory" else None
@@ -97,7 +99,7 @@ def node(
     ends, recipe = fit(
         partial(_recipe, data, model, stored, scaling),
         options,
-        header=_header(data, spec, scaling),
+        header=_header(data, spec, scaling, known),
         out=out,
         resume=resume,
         watcher=watcher,
@@ -153,12 +155,23 @@ def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     return FREE | {"staleness", "mode", "device_cache", "hot", "share"} | ({"storage", "memory"} if alike else set())
 
 
-def _header(data: Dataset, spec: str | None, scaling: Scaling | None) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
+def _header(
+    data: Dataset, spec: str | None, scaling: Scaling | None, known: dict[str, str] | None
+) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
     def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
         assert isinstance(options, NodeOptions)
-        return header_of(data, options, spec, None if recipe is None else recipe.model, scaling)
+        about = header_of(data, options, spec, None if recipe is None else recipe.model, scaling)
+        return about | {"dataset": about["dataset"] | {"fingerprint": known}}
 
     return header
+
+
+def _fingerprint(data: Dataset) -> dict[str, str]:
+    """What tells the data of a run from others."""
+    graph = data.graph
+    arrays = {"degrees": graph.indptr, "edges": graph.indices, "edge weights": graph.weight, "features": data.x, "labels": data.y}
+    arrays |= {f"{name} nodes": data.splits.get(name) for name in ("train", "val", "test")}
+    return {name: fingerprint(array) for name, array in arrays.items() if array is not None}
 
 
 def header_of(

@@ -6,13 +6,14 @@ line or file that cannot be read leaves a gap and is counted; it is never an err
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from headrace._sealed import unsealed
 from headrace.train.measure import Measure
 from headrace.train.run import FORMAT
 
@@ -86,18 +87,23 @@ def read_run(path: Path) -> LoggedRun:
         raise ValueError(f"{path} is no run: it has no options.json{_runs_below(path)}")
     about = _whole(path / "options.json")
     if about is None:
-        raise ValueError(f"{path / 'options.json'} is damaged: it is no JSON object")
+        raise ValueError(f"{path / 'options.json'} is damaged or cannot be read: restore it from a copy")
     if about.get("format", FORMAT) != FORMAT:
         raise ValueError(f"{path} is a run of format {about['format']}, and this version of headrace reads format {FORMAT}")
     numbered = sorted((int(match[1]), below) for below in path.iterdir() if (match := _REPEAT.fullmatch(below.name)))
     repeats = [read_repeat(below, f"repeat {position}") for position, below in numbered if below.is_dir()]
-    name = about.get("name")
+    repeats = repeats or [read_repeat(path, "")]
+    result, name = _whole(path / "result.json", "seconds"), about.get("name")
+    # A run that has a result has ended: a log without its last line was cut.
+    cut = result is not None and any(repeat.end is None for repeat in repeats)
+    if cut or (result is None and (path / "result.json").exists()):
+        repeats[0] = replace(repeats[0], unreadable=repeats[0].unreadable + 1)
     return LoggedRun(
         name=name if isinstance(name, str) and name.strip() else path.resolve().name,
         path=path,
         about=about,
-        repeats=repeats or [read_repeat(path, "")],
-        result=_whole(path / "result.json") or {},
+        repeats=repeats,
+        result=result or {},
     )
 
 
@@ -129,10 +135,11 @@ def read_repeat(path: Path, label: str) -> Repeat:
                 epochs.pop()
             steps.append(line)
             end = None
-    trace = _whole(path / "trace.json")
+    trace, about = _whole(path / "trace.json", "traceEvents"), _whole(path / "options.json")
     events = records((trace or {}).get("traceEvents"))
-    unreadable += trace is None and (path / "trace.json").exists()
-    return Repeat(label, _whole(path / "options.json") or {}, epochs, steps, end, events, unreadable)
+    for file, content in (("trace.json", trace), ("options.json", about)):
+        unreadable += content is None and (path / file).exists()
+    return Repeat(label, about or {}, epochs, steps, end, events, unreadable)
 
 
 def number(value: object) -> float | None:
@@ -165,12 +172,13 @@ def _place(step: Record) -> tuple[float, float]:
     return number(step.get("epoch")) or 0, number(step.get("batch")) or 0
 
 
-def _whole(path: Path) -> Record | None:
+def _whole(path: Path, needed: str | None = None) -> Record | None:
+    """The object in a file; None where there is none, it is damaged, or it lacks the entry that is needed."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (FileNotFoundError, ValueError):
+        value = unsealed(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
+    return None if needed is not None and needed not in value else value
 
 
 def _lines(path: Path) -> tuple[list[Record], int]:
@@ -182,16 +190,15 @@ def _lines(path: Path) -> tuple[list[Record], int]:
     unreadable = 0
     if not path.exists():
         return lines, unreadable
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            if isinstance(value, dict):
-                lines.append(value)
-            elif line.strip() and line.endswith("\n"):
-                unreadable += 1
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return lines, 1
+    for line in StringIO(text):
+        try:
+            lines.append(unsealed(line))
+        except ValueError:
+            unreadable += bool(line.strip()) and line.endswith("\n")
     return lines, unreadable
 
 
