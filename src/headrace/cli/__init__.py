@@ -1,5 +1,7 @@
 """The `headrace` command: one file per subcommand."""
 
+import sys
+
 import typer
 
 from headrace.cli.advise import advise_command
@@ -13,10 +15,12 @@ from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
 from headrace.cli.report import report
+from headrace.cli.sentences import Guarded
 from headrace.cli.train import train
 
 app = typer.Typer(
     name="headrace",
+    cls=Guarded,
     help="Graph neural networks and graph embeddings, trained wherever the data fits.",
     no_args_is_help=True,
     add_completion=False,
@@ -38,4 +42,7 @@ app.command("demo")(demo)
 
 def main() -> None:
     """Entry point of the command."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before a subcommand has begun
+        sys.exit(130)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace._memory import require_memory
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 from headrace.graph.knowledge import knowledge
@@ -101,6 +102,7 @@ def community(
     (1000, 10000, 4)
     """
     _check(nodes, edges, classes, features, homophily, exponent, nested, noise, splits, seed, max_degree, block, directed=directed)
+    _require_room(nodes, edges, features)
     workers = thread_count(threads)
     mean_degree = edges / nodes
     if block is None:
@@ -183,6 +185,14 @@ def community(
             "best_accuracy": 1 - noise * (classes - 1) / classes,
         },
     )
+
+
+_NODE_BYTES, _EDGE_BYTES = 64, 16  # of arrays that are held together, at the least
+
+
+def _require_room(nodes: int, edges: int, features: int) -> None:
+    needed = nodes * (_NODE_BYTES + 4 * features) + edges * _EDGE_BYTES
+    require_memory(needed, f"a graph of {nodes} nodes, {edges} edges and {features} features", "generate a smaller one")
 
 
 def _check(

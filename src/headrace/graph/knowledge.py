@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace._memory import require_memory
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 
@@ -49,6 +50,7 @@ def knowledge(
     """
     communities = max(math.isqrt(nodes), 1) if communities is None and nodes > 0 else communities
     _check(nodes, edges, relations, communities, structure, exponent, splits, seed)
+    require_memory(8 * nodes + 12 * edges, f"a graph of {nodes} nodes and {edges} edges", "generate a smaller one")
     assert communities is not None
     triples = np.empty((edges, 3), np.int32)
     chunk = _Chunk(nodes, relations, communities, structure, exponent, seed, triples)

@@ -59,6 +59,8 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     model, options = load_model(path, data)
     multi_label = bool(Run(path).header["dataset"].get("multi_label"))
     rows = infer(model, with_features(data, options)).float()
+    if lost := int((~rows.isfinite()).any(dim=1).sum()):
+        raise ValueError(f"the outputs of {lost:,} of {len(rows):,} nodes are not finite: look for huge or missing features")
     chances = rows.sigmoid() if multi_label else rows.softmax(dim=1)
     ids = None if data.id_map is None else pq.ParquetFile(data.id_map)
     with replaced(out) as aside:

@@ -15,7 +15,7 @@ from headrace.graph import Dataset, Graph
 from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit, spread
-from headrace.train.nodes.checks import check_node_data
+from headrace.train.nodes.checks import check_model_size, check_node_data
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.stored import StoredData, row_scaled, stored_data
@@ -77,6 +77,8 @@ def node(
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
     check_node_data(data, rows=options.storage == "memory")
+    if model is None:
+        check_model_size(data, options)
     options = replace(options, features=_scaling(data, options))  # what was decided here holds for other data that it predicts
     stored = stored_data(data, options, None if out is None else Path(out)) if options.storage != "memory" else None
     data = with_features(data, options) if stored is None else stored.data

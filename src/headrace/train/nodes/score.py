@@ -25,7 +25,9 @@ def count_right(rows: Tensor, labels: Tensor) -> Tensor:
 
 
 def score(rows: Tensor, labels: Tensor) -> dict[str, float]:
-    """Accuracy and loss of predictions, in one piece."""
+    """Accuracy and loss of predictions, in one piece. FloatingPointError where there are none: a class of NaN is no class."""
+    if not bool(torch.isfinite(rows).all()):
+        raise FloatingPointError("the model's outputs are not finite: look for huge features, or lower lr")
     with torch.no_grad():
         return {"accuracy": float(count_right(rows, labels)) / max(len(rows), 1), "loss": float(node_loss(rows, labels))}
 
