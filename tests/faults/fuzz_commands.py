@@ -30,14 +30,98 @@ from stateful import Inputs
 
 _LIMIT = 90.0  # seconds that a command may take on a machine with other work
 _MEMORY = 4 << 30  # bytes that a command may have beside those that all have
-_NUMBERS = ["", " ", "-1", "0", "1", "2", "3", "nan", "inf", "-inf", "1e308", "-1e-320", "1e30", "0.5", "1.5", "abc", "1_000", "0x10"]
+_NUMBERS = [
+    "",
+    " ",
+    "-1",
+    "0",
+    "1",
+    "2",
+    "3",
+    "nan",
+    "inf",
+    "-inf",
+    "1e308",
+    "-1e-320",
+    "1e30",
+    "0.5",
+    "1.5",
+    "abc",
+    "1_000",
+    "0x10",
+]
 _NUMBERS += ["2147483647", "2147483648", "4294967296", "9223372036854775807", "-9223372036854775808", "99999999999999999999", "٣"]
-_TEXTS = ["", " ", "auto", "none", "NONE", "ünï", "💥", "a" * 5000, "a b", "'", '"', "%s", "{}", "--", "-", "None", "1", "-1", "nan"]
-_TEXTS += ["1,2", ",", "1,,2", "-1,-1", "1,a", "2147483648,2", "10%", "110%", "-5%", "64MiB", "1TiB", "1EiB", "0MiB", "-1GiB", "cuda", "cuda:9"]
-_TEXTS += ["sage", "gcn", "gin", "gat", "distmult", "complex", "transe", "rotate", "dot", "disk", "resident", "host", "sgd", "adagrad"]
+_TEXTS = [
+    "",
+    " ",
+    "auto",
+    "none",
+    "NONE",
+    "ünï",
+    "💥",
+    "a" * 5000,
+    "a b",
+    "'",
+    '"',
+    "%s",
+    "{}",
+    "--",
+    "-",
+    "None",
+    "1",
+    "-1",
+    "nan",
+]
+_TEXTS += [
+    "1,2",
+    ",",
+    "1,,2",
+    "-1,-1",
+    "1,a",
+    "2147483648,2",
+    "10%",
+    "110%",
+    "-5%",
+    "64MiB",
+    "1TiB",
+    "1EiB",
+    "0MiB",
+    "-1GiB",
+    "cuda",
+    "cuda:9",
+]
+_TEXTS += [
+    "sage",
+    "gcn",
+    "gin",
+    "gat",
+    "distmult",
+    "complex",
+    "transe",
+    "rotate",
+    "dot",
+    "disk",
+    "resident",
+    "host",
+    "sgd",
+    "adagrad",
+]
 _LONG = {"epochs", "repeats", "batches", "seconds"}  # which may be large and are then no fault
 _GENERATED = ["community", "knowledge", "products", "reddit", "papers100M", "nothing", ""]
-_ARGUMENTS = ["nodes", "edges", "classes", "features", "relations", "seed", "scale", "homophily", "splits", "threads", "noise", "what"]
+_ARGUMENTS = [
+    "nodes",
+    "edges",
+    "classes",
+    "features",
+    "relations",
+    "seed",
+    "scale",
+    "homophily",
+    "splits",
+    "threads",
+    "noise",
+    "what",
+]
 _ARGUMENTS += ["exponent", "block", "max_degree", "directed", "communities", "structure", "nested", "signal"]
 
 

@@ -12,17 +12,32 @@ from typing import Any
 
 import numpy as np
 import torch
+from children import command
 from torch import Tensor
 
 import headrace as hr
-from children import command
 from headrace.store import Partitioned
 from headrace.train import Run
 
 Work = Callable[[], int | None]
 _TIMES = ("seconds", "time", "throughput", "memory", "stages", "cache", "bytes", "disk", "in_flight", "peak", "run", "plan")
 _NODE = ["--hidden", "8", "--fanout", "4,4", "--batch-size", "40", "--epochs", "3", "--threads", "1", "--log-every", "1"]
-_LINK = ["--dim", "8", "--batch-size", "200", "--negatives", "20", "--chunks", "4", "--threads", "1", "--init", "0.1", "--epochs", "3"]
+_LINK = [
+    "--dim",
+    "8",
+    "--batch-size",
+    "200",
+    "--negatives",
+    "20",
+    "--chunks",
+    "4",
+    "--threads",
+    "1",
+    "--init",
+    "0.1",
+    "--epochs",
+    "3",
+]
 _LINK += ["--validate-every", "1", "--val-edges", "40", "--test-edges", "40", "--log-every", "1"]
 _OFTEN = ["--checkpoint-seconds", "0.01"]
 
@@ -88,7 +103,9 @@ def cases(inputs: Inputs) -> list[Case]:
         _once("save", lambda out: _saver(inputs.nodes, out), _dataset_digest),
         _once("reorder", lambda out: command(["reorder", node, str(out), "--order", "degree"]), _dataset_digest),
         _once("export", lambda out: command(["export", str(inputs.links), "--out", str(out)]), _file_digest),
-        _once("export as npy", lambda out: command(["export", str(inputs.links), "--format", "npy", "--out", str(out)]), _file_digest),
+        _once(
+            "export as npy", lambda out: command(["export", str(inputs.links), "--format", "npy", "--out", str(out)]), _file_digest
+        ),
         _once("predict", lambda out: command(["predict", str(inputs.trained), node, "--out", str(out)]), _file_digest),
         _once("report", lambda out: command(["report", str(inputs.trained), "--out", str(out)]), _page_digest),
     ]

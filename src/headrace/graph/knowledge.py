@@ -17,6 +17,7 @@ from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 
 _WORDS = range(3)  # random words of an edge: community and relation, both ends, what is not by rule
+MOST_EXPONENT = 1000  # of a power law: beyond it all are alike
 _CHUNK = 1 << 14  # edges made at a time, in the cache of a core; which edges these are is part of what a seed means
 
 
@@ -159,9 +160,9 @@ def _check(
         raise ValueError(f"communities must be from 1 to the number of nodes, {nodes}, not {communities}")
     if not 0 <= structure <= 1:
         raise ValueError(f"structure must be from 0 to 1, not {structure}")
-    if not exponent > 2:
-        raise ValueError(f"exponent must be above 2, or the mean degree is not finite; got {exponent}")
-    if len(splits) != 3 or min(splits) < 0 or abs(sum(splits) - 1) > 1e-9:
+    if not 2 < exponent <= MOST_EXPONENT:
+        raise ValueError(f"exponent must be above 2, or the mean degree is not finite, and at most {MOST_EXPONENT}; got {exponent}")
+    if len(splits) != 3 or not min(splits) >= 0 or not abs(sum(splits) - 1) <= 1e-9:
         raise ValueError(f"splits must be three shares (train, valid, test) that add up to 1, not {splits}")
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")

@@ -38,10 +38,10 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         self._check_choices()
-        self._check_numbers()
         self._check_at_least(epochs=1, validate_every=0, patience=0, repeats=1, staleness=0, log_every=1, seed=0)
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
+        self._check_numbers()
         self._check_not_negative("warmup", "checkpoint_seconds")
         if self.device.partition(":")[0] not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {self.device!r}")

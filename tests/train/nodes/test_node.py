@@ -568,4 +568,4 @@ def test_outputs_that_overflow_are_an_error_not_an_accuracy(model):
     # One step: the weights it ends with are huge but finite, and what they make of the nodes is not.
     options = small(model=model, epochs=1, batch_size=1000, optimizer="sgd", lr=1e30)
     with pytest.raises(FloatingPointError, match="not finite"):
-        node(data, options)
+        node(data, options=options)

@@ -195,12 +195,10 @@ class LinkMemory:
 
 def spare_slots(options: LinkOptions, *, nodes: int, train: int, others: int = 0, edge_bytes: int = 12, state: int = 1) -> int:
     """How many slots beside the buffer's fit into `memory`; a ValueError that says what would fit, if not even none does."""
-    run = LinkMemory.of(options, nodes=nodes, train=train, others=others, edge_bytes=edge_bytes, state=state)
-    _require_room(run)
-    return fitting_slots(run)
+    return fitting_slots(LinkMemory.of(options, nodes=nodes, train=train, others=others, edge_bytes=edge_bytes, state=state))
 
 
-def _require_room(run: LinkMemory) -> None:
+def require_room(run: LinkMemory) -> None:
     """ValueError where the arrays that are certainly made take more main memory than the machine has."""
     options = run.options
     drawn = 8 * options.chunks * options.negatives * run.in_flight
