@@ -19,9 +19,9 @@ from pathlib import Path
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"  # before torch is imported: this process must not have threads
 
-import typer
+import typer  # noqa: E402 - after the threads are set
 
-from headrace.cli import app
+from headrace.cli import app  # noqa: E402
 
 _COMMAND = typer.main.get_command(app)  # made once: that takes as long as a small command
 _POLL_SECONDS = 0.002

@@ -168,7 +168,7 @@ class Fuzzer:
         dice = random.Random(seed)
         path = dice.choice(list(self.commands))
         if dice.random() < 0.02:
-            return [dice.choice(_TEXTS + ["train", "bench"]) for _ in range(dice.randint(0, 3))]
+            return [dice.choice([*_TEXTS, "train", "bench"]) for _ in range(dice.randint(0, 3))]
         node = children._COMMAND
         for name in path:
             node = node.commands[name]  # type: ignore[attr-defined]
