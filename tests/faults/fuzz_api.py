@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,20 +46,21 @@ class Counts:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run(seed: int, calls: int, *, until: float = float("inf")) -> Counts:
-    """Make so many calls, or as many as fit until the clock `time.monotonic` says `until`."""
-    counts, end = Counts(seed), seed + calls
-    with tempfile.TemporaryDirectory(prefix="headrace-api-") as folder:
-        while seed < end and time.monotonic() < until:
-            seed = _batch(seed, min(seed + _BATCH, end), Path(folder), counts)
+def run(seeds: Sequence[int]) -> Counts:
+    """Make the calls of these seeds."""
+    counts = Counts(seeds[0] if seeds else 0)
+    with tempfile.TemporaryDirectory(prefix="headrace-api-", ignore_cleanup_errors=True) as folder:
+        while seeds:
+            batch, rest = seeds[:_BATCH], seeds[_BATCH:]
+            seeds = [*_batch(batch, Path(folder), counts), *rest]
     return counts
 
 
-def _batch(seed: int, end: int, folder: Path, counts: Counts) -> int:
-    """Run a worker over the seeds from `seed` to `end`; returns where to go on."""
+def _batch(seeds: Sequence[int], folder: Path, counts: Counts) -> Sequence[int]:
+    """Run a worker over some seeds; returns those that it did not come to."""
     said = folder / "said.jsonl"
     said.unlink(missing_ok=True)
-    words = [sys.executable, __file__, "--worker", str(said), "--seed", str(seed), "--calls", str(end - seed)]
+    words = [sys.executable, __file__, "--worker", str(said), "--seeds", ",".join(map(str, seeds))]
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
     with open(folder / "errors.txt", "w+b") as errors:
         worker = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=folder)
@@ -86,23 +87,24 @@ def _batch(seed: int, end: int, folder: Path, counts: Counts) -> int:
         if kind == "failure":
             counts.failures.append({"seed": line["seed"], "call": line["call"], "said": line["said"]})
     if worker.returncode == 0 and not hung:
-        return end
+        return []
     if not begun:
         raise RuntimeError(f"the worker could not begin: {last}")
     broken = begun[-1]
+    left = seeds[seeds.index(broken["began"]) + 1 :]
     if len(done) == len(begun):
-        if broken["began"] + 1 >= end:  # after its last call, on its way out
+        if not left:  # after its last call, on its way out
             counts.crashes += 1
             counts.failures.append({"seed": broken["began"], "call": "the interpreter's exit", "said": last})
-        return broken["began"] + 1
+        return left
     counts.calls += 1
     counts.hangs += hung
     counts.crashes += not hung
     counts.failures.append({"seed": broken["began"], "call": broken["call"], "said": last if not hung else "no answer"})
-    return broken["began"] + 1
+    return left
 
 
-def _work(said: Path, seed: int, calls: int) -> None:
+def _work(said: Path, seeds: Sequence[int]) -> None:
     """A worker: makes the calls of its seeds, and writes each down before and after."""
     import faulthandler
 
@@ -116,7 +118,7 @@ def _work(said: Path, seed: int, calls: int) -> None:
     right = (ValueError, TypeError, IndexError, KeyError, OSError, MemoryError, NotImplementedError, RuntimeError, OverflowError)
     right += (FloatingPointError, ImportError)
     with open(said, "a", encoding="utf-8") as log:
-        for number in range(seed, seed + calls):
+        for number in seeds:
             dice = random.Random(number)
             name, call, arguments = dice.choice(targets)
             spoiled = _spoil(dice, call, arguments(), torch)
@@ -392,6 +394,11 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
     ]
 
 
+def seeds_of(only: str | None, first: int, count: int) -> list[int]:
+    """The seeds that were asked for: a list, or so many from the first on."""
+    return [int(seed) for seed in only.split(",")] if only else list(range(first, first + count))
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -399,11 +406,13 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000, help="how many")
     parser.add_argument("--json", action="store_true", help="print one object")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seeds", help="only these, with commas between")
     arguments = parser.parse_args()
+    seeds = seeds_of(arguments.seeds, arguments.seed, arguments.calls)
     if arguments.worker is not None:
-        _work(arguments.worker, arguments.seed, arguments.calls)
+        _work(arguments.worker, seeds)
         return
-    counts = run(arguments.seed, arguments.calls)
+    counts = run(seeds)
     if arguments.json:
         print(json.dumps(asdict(counts)))
     else:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,11 +61,11 @@ class Killer:
     def __init__(self, folder: Path, *, only: str | None = None) -> None:
         self.folder = folder
         inputs = Inputs.make(folder / "inputs")
-        for number, work in enumerate(inputs.trained_by()):
+        self.cases = [case for case in cases(inputs) if only is None or only in case.name]
+        for number, work in enumerate(inputs.trained_by() if any(case.reads_runs for case in self.cases) else []):
             ended = Child(work, folder / f"input-{number}.log").finish(_LIMIT)
             if ended.code:
                 raise RuntimeError(f"the runs to read could not be made: {ended.output}")
-        self.cases = [case for case in cases(inputs) if only is None or only in case.name]
         if not self.cases:
             raise ValueError(f"no command is called {only!r}: one of {', '.join(case.name for case in cases(inputs))}")
         self.uncut: dict[str, tuple[str, float, int]] = {}  # digest, seconds and bytes by case
@@ -282,12 +282,14 @@ class _Fault:
         _mount("-o", options, str(self.disk.path))
 
 
-def run(seed: int, kills: int, *, only: str | None = None, until: float = float("inf")) -> Counts:
-    """Attack until so many signals have met a command at work, or until the clock `time.monotonic` says `until`."""
+def run(seed: int, kills: int, *, only: str | None = None, seeds: Sequence[int] = ()) -> Counts:
+    """Attack until so many signals have met a command at work; or make the attacks of `seeds`."""
     counts = Counts(seed)
-    with tempfile.TemporaryDirectory(prefix="headrace-kill-") as folder:
+    with tempfile.TemporaryDirectory(prefix="headrace-kill-", ignore_cleanup_errors=True) as folder:
         killer = Killer(Path(folder), only=only)
-        while counts.kills < kills and time.monotonic() < until and counts.attacks < 4 * kills + 20:
+        for one in seeds:
+            killer.attack(one, counts)
+        while not seeds and counts.kills < kills and counts.attacks < 4 * kills + 20:
             killer.attack(seed + counts.attacks, counts)
     return counts
 
@@ -299,8 +301,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="signals that meet a command at work")
     parser.add_argument("--only", help="attack only commands whose name holds this")
     parser.add_argument("--json", action="store_true", help="print one object")
+    parser.add_argument("--seeds", help="only the attacks of these seeds, with commas between")
     arguments = parser.parse_args()
-    counts = run(arguments.seed, arguments.kills, only=arguments.only)
+    seeds = [int(seed) for seed in arguments.seeds.split(",")] if arguments.seeds else []
+    counts = run(arguments.seed, arguments.kills, only=arguments.only, seeds=seeds)
     if arguments.json:
         print(json.dumps(asdict(counts)))
     else:

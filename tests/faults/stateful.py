@@ -82,6 +82,10 @@ class Case:
     one_shot: bool = False  # its result is whole or not there at any time
     ranks: int = 1
 
+    @property
+    def reads_runs(self) -> bool:
+        return self.name.split()[0] in ("export", "predict", "report")
+
 
 def cases(inputs: Inputs) -> list[Case]:
     """All of them."""
