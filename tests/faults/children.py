@@ -66,12 +66,19 @@ class Child:
         self.log, self.began = log, time.monotonic()
         sys.stdout.flush()
         sys.stderr.flush()
+        unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         self.pid = os.fork()
-        if self.pid == 0:
+        if self.pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)
+        else:
             code = 70
             try:
                 _prepare(log, file_bytes, sync_seconds, environment or {})
-                code = work() or 0
+                try:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, unmasked)  # a signal that came before comes now
+                    code = work() or 0
+                except KeyboardInterrupt:  # as the command's entry point does
+                    code = 130
             except SystemExit as exit_:
                 code = exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
             except BaseException:

@@ -187,7 +187,8 @@ class Killer:
             said.append(f"ended with {one.code}: {' '.join(one.output[-400:].split())}")
             counts.hangs += one.hung
             counts.crashes += one.crashed
-            counts.tracebacks += (one.traceback and not one.hung) or (one.code not in allowed and not one.hung and not one.crashed)
+            told = one.traceback and " failed:" not in one.output  # a rank repeats the last words of another
+            counts.tracebacks += not one.hung and (told or (one.code not in allowed and not one.crashed))
 
     def _check_whole(self, case: Case, out: Path, wanted: str, counts: Counts, said: list[str]) -> None:
         """A result that is there after a fault is the whole one."""

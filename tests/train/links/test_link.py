@@ -338,6 +338,7 @@ def test_the_best_epoch_is_kept(knowledge):
         ({"regularizer": "n3"}, "give both"),
         ({"storage": "disk"}, "needs partitions"),
         ({"partitions": 4}, "give both"),
+        ({"partitions": 10**6, "buffer": 4}, "at most 1024"),
         ({"partitions": 4, "buffer": 1}, "capacity must be from 2"),
         ({"negatives": 0, "staleness": 1}, "staleness must be 0"),
         ({"negatives": 0, "row_type": "bf16"}, "row_type must be fp32"),
