@@ -1,10 +1,11 @@
 # Two commands from a fresh checkout: `make demo` and `make test`. Both make .venv first.
 PYTHON ?= python3
+MINUTES ?= 60
 BIN := .venv/bin
 NATIVE := CMakeLists.txt pyproject.toml constraints.txt $(wildcard native/*)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-slow test-gpu sanitize lint format clean
+.PHONY: demo test test-slow test-gpu sanitize soak lint format clean
 
 demo: .venv/ready
 	$(BIN)/headrace demo
@@ -22,6 +23,10 @@ test-gpu: .venv/ready
 sanitize: .venv/ready
 	$(PIP) nanobind
 	PYTHON=$(BIN)/python sh tests/faults/sanitize.sh
+
+# Attacks of all kinds for MINUTES, and a table of what came of them.
+soak: .venv/ready
+	$(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

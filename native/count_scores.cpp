@@ -21,8 +21,8 @@ void count_scores(const float* scores, int64_t rows, int64_t width, const float*
             const int64_t end = std::min(begin + kBlock, width);
             int32_t over = 0, at_least = 0;
             for (int64_t i = begin; i < end; ++i) {
-                over += row[i] > top;
-                at_least += row[i] >= bottom;
+                over += !(row[i] <= top);  // so that a score or a bound that is NaN counts against the row
+                at_least += !(row[i] < bottom);
             }
             higher += over;
             reached += at_least;

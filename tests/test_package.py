@@ -1,8 +1,10 @@
 """What holds of the package as a whole."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,6 +33,7 @@ print(any("torch" in line for line in open("/proc/self/maps")), "torch" in sys.m
 def test_importing_headrace_needs_neither_pyg_nor_triton():
     program = """
 import sys
+from pathlib import Path
 for name in ("torch_geometric", "triton", "torch_sparse", "dgl"): sys.modules[name] = None
 import headrace as hr
 data = hr.generate.community(nodes=50, edges=200, classes=2, features=3)
@@ -98,3 +101,13 @@ print(digest.hexdigest())
 def test_the_widest_instruction_set_of_the_machine_is_used():
     expected = {"AVX512": "avx512", "AVX2": "avx2"}.get(torch.backends.cpu.get_cpu_capability(), "baseline")
     assert _native.level == expected
+
+
+def test_files_are_read_as_data_and_never_as_code():
+    source = Path(hr.__file__).parent
+    for file in source.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|dill|cloudpickle)\b", text, re.MULTILINE), file
+        assert "allow_pickle=True" not in text, file
+        for call in re.findall(r"torch\.load\((?:[^()]|\([^()]*\))*\)", text):
+            assert "weights_only=True" in call, (file, call)

@@ -7,7 +7,10 @@ import torch
 
 def device_of(device: str | torch.device) -> torch.device:
     """The CPU or a GPU, the latter by its number; an error where torch sees none."""
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {device!r}") from None
     if chosen.type == "cpu":
         return torch.device("cpu")
     if chosen.type != "cuda":

@@ -20,6 +20,8 @@ def parse_size(text: str | int) -> int:
 
 def format_size(size: float) -> str:
     """Bytes for a reader: `1.5 GiB`."""
+    if size >= 1 << 60:
+        return f"{size / 2**60:,.1f} EiB" if size < 1 << 80 else "more than 2**80 bytes"
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"

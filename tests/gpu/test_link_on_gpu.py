@@ -152,3 +152,16 @@ def test_softmax_of_shared_candidates(chunks, questions, candidates, width):
 
     for exact, on_gpu in zip(found(torch.float64, "cpu"), found(torch.float32, "cuda"), strict=True):
         torch.testing.assert_close(on_gpu.cpu().double(), exact, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_not_finite_ranks_as_on_the_cpu():
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(50, 8, generator=generator)
+    for row, value in ((3, torch.nan), (4, torch.inf), (5, -torch.inf), (6, 3e38), (7, -3e38)):
+        table[row] = value
+    triples = torch.stack([torch.randint(50, (200,), generator=generator), torch.zeros(200, dtype=torch.int64)], 1)
+    triples = torch.cat([triples, torch.randint(50, (200, 1), generator=generator)], 1)
+    known = KnownEdges(triples, num_nodes=50, num_relations=1)
+    ranked = [rank(hr.nn.Dot(8), TrainedArray(table, torch.zeros(50, 1)), triples, known=known, device=d) for d in ("cpu", "cuda")]
+    assert ranked[0].not_finite == ranked[1].not_finite > 0
+    assert ranked[0].filtered.mean_rank == pytest.approx(ranked[1].filtered.mean_rank)

@@ -215,3 +215,10 @@ def test_it_works_from_a_memory_map(data, tmp_path):
     assert [fingerprint(b) for b in NeighborLoader(mapped, [4, 4], **options)] == [
         fingerprint(b) for b in NeighborLoader(data, [4, 4], **options)
     ]
+
+
+@pytest.mark.parametrize("staleness", [float("nan"), 1.5, "2"])
+def test_staleness_that_is_no_whole_number_is_refused(staleness):
+    graph = hr.Graph.from_edges([0, 1], [1, 0])
+    with pytest.raises(TypeError, match="staleness must be a whole number"):
+        NeighborLoader(graph, [2], staleness=staleness)

@@ -1,6 +1,7 @@
 """The `headrace` command: one file per subcommand."""
 
 import platform
+import sys
 from typing import Annotated
 
 import torch
@@ -18,11 +19,13 @@ from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
 from headrace.cli.report import report
+from headrace.cli.sentences import Guarded
 from headrace.cli.streams import with_streams
 from headrace.cli.train import train
 
 app = typer.Typer(
     name="headrace",
+    cls=Guarded,
     help="Graph neural networks and graph embeddings, trained wherever the data fits.",
     no_args_is_help=True,
     add_completion=False,
@@ -58,4 +61,7 @@ app.command("demo")(demo)
 
 def main() -> None:
     """Entry point of the command."""
-    with_streams(app)
+    try:
+        with_streams(app)
+    except KeyboardInterrupt:  # before a subcommand has begun
+        sys.exit(130)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace._memory import require_memory
 from headrace._sizes import format_size
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
-from headrace.graph.knowledge import knowledge
+from headrace.graph.knowledge import MOST_EXPONENT, knowledge
 
 __all__ = ["PRESETS", "Preset", "community", "knowledge", "preset"]
 
@@ -101,7 +103,23 @@ def community(
     >>> data.num_nodes, data.num_edges, data.num_classes
     (1000, 10000, 4)
     """
-    _check(nodes, edges, classes, features, homophily, exponent, nested, noise, splits, seed, max_degree, block, directed=directed)
+    _check(
+        nodes,
+        edges,
+        classes,
+        features,
+        homophily,
+        exponent,
+        nested,
+        noise,
+        splits,
+        seed,
+        max_degree,
+        block,
+        directed=directed,
+        signal=signal,
+    )
+    _require_room(nodes, edges, features)
     workers = thread_count(threads)
     mean_degree = edges / nodes
     if block is None:
@@ -186,6 +204,14 @@ def community(
     )
 
 
+_NODE_BYTES, _EDGE_BYTES = 64, 16  # of arrays that are held together, at the least
+
+
+def _require_room(nodes: int, edges: int, features: int) -> None:
+    needed = nodes * (_NODE_BYTES + 4 * features) + edges * _EDGE_BYTES
+    require_memory(needed, f"a graph of {nodes} nodes, {edges} edges and {features} features", "generate a smaller one")
+
+
 def _check(
     nodes: int,
     edges: int,
@@ -201,6 +227,7 @@ def _check(
     block: int | None,
     *,
     directed: bool,
+    signal: float,
 ) -> None:
     if nodes < 2:
         raise ValueError(f"nodes must be at least 2, not {nodes}")
@@ -224,9 +251,11 @@ def _check(
         raise ValueError(f"max_degree must be at least 1, not {max_degree}")
     if block is not None and block < 1:
         raise ValueError(f"block must be positive, not {block}")
-    if exponent <= 2:
-        raise ValueError(f"exponent must be above 2, or the mean degree is not finite; got {exponent}")
-    if len(splits) != 3 or min(splits) < 0 or sum(splits) > 1 + 1e-9:
+    if not 2 < exponent <= MOST_EXPONENT:
+        raise ValueError(f"exponent must be above 2, or the mean degree is not finite, and at most {MOST_EXPONENT}; got {exponent}")
+    if not math.isfinite(signal):
+        raise ValueError(f"signal must be a finite number, not {signal}")
+    if len(splits) != 3 or not min(splits) >= 0 or not sum(splits) <= 1 + 1e-9:
         raise ValueError(f"splits must be three shares (train, val, test) that add up to at most 1, not {splits}")
 
 

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace._memory import require_memory
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 
 _WORDS = range(3)  # random words of an edge: community and relation, both ends, what is not by rule
+MOST_EXPONENT = 1000  # of a power law: beyond it all are alike
 _CHUNK = 1 << 14  # edges made at a time, in the cache of a core; which edges these are is part of what a seed means
 
 
@@ -49,6 +51,7 @@ def knowledge(
     """
     communities = max(math.isqrt(nodes), 1) if communities is None and nodes > 0 else communities
     _check(nodes, edges, relations, communities, structure, exponent, splits, seed)
+    require_memory(8 * nodes + 12 * edges, f"a graph of {nodes} nodes and {edges} edges", "generate a smaller one")
     assert communities is not None
     triples = np.empty((edges, 3), np.int32)
     chunk = _Chunk(nodes, relations, communities, structure, exponent, seed, triples)
@@ -157,9 +160,9 @@ def _check(
         raise ValueError(f"communities must be from 1 to the number of nodes, {nodes}, not {communities}")
     if not 0 <= structure <= 1:
         raise ValueError(f"structure must be from 0 to 1, not {structure}")
-    if not exponent > 2:
-        raise ValueError(f"exponent must be above 2, or the mean degree is not finite; got {exponent}")
-    if len(splits) != 3 or min(splits) < 0 or abs(sum(splits) - 1) > 1e-9:
+    if not 2 < exponent <= MOST_EXPONENT:
+        raise ValueError(f"exponent must be above 2, or the mean degree is not finite, and at most {MOST_EXPONENT}; got {exponent}")
+    if len(splits) != 3 or not min(splits) >= 0 or not abs(sum(splits) - 1) <= 1e-9:
         raise ValueError(f"splits must be three shares (train, valid, test) that add up to 1, not {splits}")
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
@@ -58,7 +59,11 @@ class Loader(ABC):
         if ahead not in ("sample", "rows"):
             raise ValueError(f"ahead must be 'sample' or 'rows', not {ahead!r}")
         self.threads = thread_count(threads if threads is not None else num_workers or None)
-        self.staleness = staleness if staleness is not None else prefetch_factor or 2
+        ahead_at_most = staleness if staleness is not None else prefetch_factor or 2
+        try:
+            self.staleness = operator.index(ahead_at_most)
+        except TypeError:
+            raise TypeError(f"staleness must be a whole number, not {ahead_at_most!r}") from None
         if self.staleness < 0:
             raise ValueError(f"staleness must be 0 or more, not {self.staleness}")
         self.transform, self.transform_sampler_output, self.ahead = transform, transform_sampler_output, ahead

@@ -17,6 +17,7 @@ from headrace.nn.structure import Structure, targets_of
 
 Kind = Literal["sage", "gcn", "gin", "gat", "gatv2"]
 KINDS: tuple[Kind, ...] = ("sage", "gcn", "gin", "gat", "gatv2")
+_MOST_LAYERS = 10_000
 
 
 class Batch(Protocol):
@@ -121,6 +122,8 @@ class GNN(nn.Module):
         super().__init__()
         if layers < 1:
             raise ValueError(f"layers must be at least 1, not {layers}")
+        if layers > _MOST_LAYERS:
+            raise ValueError(f"layers must be at most {_MOST_LAYERS}, not {layers}")
         if conv not in KINDS:
             raise ValueError(f"conv must be one of {', '.join(KINDS)}, not {conv!r}")
         if norm not in ("none", "batch", "layer"):

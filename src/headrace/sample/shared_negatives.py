@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import as_ids_near, as_tensor, thread_count
+from headrace._memory import require_memory
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -55,6 +56,7 @@ class SharedNegatives:
     ) -> None:
         if num_nodes < 1 or amount < 1 or chunks < 1:
             raise ValueError(f"num_nodes, amount and chunks must be at least 1, not {num_nodes}, {amount} and {chunks}")
+        require_memory(8 * amount * chunks, f"amount {amount} in {chunks} chunks", "draw fewer")
         if not 0 <= degree_fraction <= 1:
             raise ValueError(f"degree_fraction must be from 0 to 1, not {degree_fraction}")
         if not 0 <= seed < 2**64:

@@ -275,7 +275,7 @@ class Trainer:
     def _end_epoch(self, interrupt: Interrupt) -> None:
         self._settle()
         state, options, sums, begin = self.state, self.options, self.state.sums, perf_counter()
-        self._check_weights(dict(self.recipe.model.named_parameters()))
+        self._check_weights(dict(self.recipe.weights()))
         batches, training = max(state.batch, 1), sums["seconds"]
         facts, stages = self.recipe.facts(), self.recipe.stages()
         last = state.epoch + 1 == options.epochs

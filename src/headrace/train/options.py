@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
 T = TypeVar("T", bound="LoopOptions")
+_MAY_BE_INFINITE = {"checkpoint_seconds", "clip"}
 
 
 def option(default: Any, text: str) -> Any:
@@ -39,6 +41,7 @@ class LoopOptions:
         self._check_at_least(epochs=1, validate_every=0, patience=0, repeats=1, staleness=0, log_every=1, seed=0)
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
+        self._check_numbers()
         self._check_not_negative("warmup", "checkpoint_seconds")
         if self.device.partition(":")[0] not in ("cpu", "cuda"):
             raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {self.device!r}")
@@ -51,6 +54,15 @@ class LoopOptions:
         for name in (f.name for f in fields(self) if get_origin(hints[f.name]) is Literal):
             if getattr(self, name) not in get_args(hints[name]):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(hints[name]))}, not {getattr(self, name)!r}")
+
+    def _check_numbers(self) -> None:
+        """Whole numbers fit 64 bits, and others are numbers."""
+        for field_ in fields(self):
+            value, name = getattr(self, field_.name), field_.name
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise ValueError(f"{name} must be below 2**63, not {value}")
+            if isinstance(value, float) and not math.isfinite(value) and (name not in _MAY_BE_INFINITE or math.isnan(value)):
+                raise ValueError(f"{name} must be a finite number, not {value}")
 
     def _check_at_least(self, **bounds: int) -> None:
         for name, least in bounds.items():

@@ -1,6 +1,7 @@
 """Ranks against counting by hand, ties included."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -125,21 +126,95 @@ def test_no_edges_and_wrong_ones():
         rank(hr.nn.Dot(4), rows, torch.tensor([[0, 0, 1]]), sampled=0)
 
 
+def plain_counts(scores, low, high):
+    """How many scores are above and level with the bounds, in plain torch: what is NaN is above."""
+    lost = scores.isnan() | low.isnan()[:, None]
+    above = lost | (scores > high[:, None])
+    return above.sum(1), (~above & (scores >= low[:, None])).sum(1)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 5), st.sampled_from([0, 1, 7, 33, 20_000]), st.integers(1, 3), st.integers(0, 99))
 def test_scores_are_counted_as_torch_counts_them(rows, width, threads, seed):
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(-3, 4, (rows, width), generator=generator).float()
-    scores[torch.rand(rows, width, generator=generator) < 0.05] = torch.nan
+    for share, value in ((0.05, torch.nan), (0.05, torch.inf), (0.05, -torch.inf)):
+        scores[torch.rand(rows, width, generator=generator) < share] = value
     low, high = (
         torch.randint(-3, 1, (rows,), generator=generator).float(),
         torch.randint(0, 3, (rows,), generator=generator).float(),
     )
+    lost = torch.rand(rows, generator=generator) < 0.2
+    low[lost], high[lost] = torch.nan, torch.nan
     above, level = torch.ones(rows, dtype=torch.int64), torch.full((rows,), 2)
     _native.count_scores(scores.numpy(), low.numpy(), high.numpy(), above.numpy(), level.numpy(), threads=threads)
-    more = (scores > high[:, None]).sum(1)
+    more, same = plain_counts(scores, low, high)
     assert torch.equal(above, 1 + more)
-    assert torch.equal(level, 2 + (scores >= low[:, None]).sum(1) - more)
+    assert torch.equal(level, 2 + same)
+
+
+class Table(hr.nn.Decoder):
+    """Scores are looked up: row h of `scores` for (h, 0, ?), column t for (?, 0, t). Rows are the nodes' own numbers."""
+
+    def __init__(self, scores):
+        super().__init__(1, 1)
+        self.scores = scores
+
+    def query(self, rows, relation, *, side="tail"):
+        self.side = side
+        number = rows[:, :1]
+        return torch.cat([number, torch.full_like(number, side == "tail")], 1)
+
+    def score(self, query, candidates):
+        return torch.stack([self._one(query[0], row) for row in candidates[0]], 1)[None]
+
+    def compare(self, query, answers):
+        return torch.stack([self._one(one[None], row)[0] for one, row in zip(query, answers, strict=True)])
+
+    def _one(self, query, row):
+        own, other = query[:, 0].long(), int(row[0])
+        return torch.where(query[:, 1] == 1, self.scores[own, other], self.scores[other, own])
+
+
+def plain_ranks(scores, triples, known):
+    """Ranks of tails, then of heads, of a table of scores: in plain Python, the worst where the answer's score is not finite."""
+    true, ranks = {tuple(t) for t in known}, []
+    for side in ("tail", "head"):
+        for h, r, t in triples:
+            row, target = (scores[h].tolist(), t) if side == "tail" else (scores[:, t].tolist(), h)
+            others = [n for n in range(len(row)) if n != target and ((h, r, n) if side == "tail" else (n, r, t)) not in true]
+            own = row[target]
+            lost = [n for n in others if math.isnan(row[n]) or not math.isfinite(own)]
+            rest = [row[n] for n in others if n not in lost]
+            ranks.append(1 + len(lost) + sum(s > own for s in rest) + sum(s == own for s in rest) / 2)
+    return torch.tensor(ranks, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # counted by the native module, and in torch as on a GPU
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_what_is_not_finite_has_the_worst_rank(dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(-2, 3, (9, 9), generator=generator).to(dtype)
+    for value in (torch.nan, torch.inf, -torch.inf, torch.finfo(dtype).max, -torch.finfo(dtype).max):
+        scores[torch.rand(9, 9, generator=generator) < 0.08] = value
+    ends = torch.randint(9, (12, 2), generator=generator)
+    triples = torch.stack([ends[:, 0], torch.zeros(12, dtype=torch.int64), ends[:, 1]], 1)
+    rows = TrainedArray(torch.arange(9.0)[:, None], torch.zeros(9, 1))
+    known = KnownEdges(triples, num_nodes=9, num_relations=1)
+    found = rank(Table(scores), rows, triples[:7], known=known)
+    asked = triples[:7].tolist()
+    assert found.raw == ranking.RankMetrics.of(plain_ranks(scores, asked, []))
+    assert found.filtered == ranking.RankMetrics.of(plain_ranks(scores, asked, triples.tolist()))
+    assert found.not_finite == 2 * sum(not math.isfinite(scores[h, t]) for h, _, t in asked)
+
+
+def test_sampled_ranks_of_what_is_not_finite_are_the_worst():
+    scores = torch.full((9, 9), torch.nan)
+    rows = TrainedArray(torch.arange(9.0)[:, None], torch.zeros(9, 1))
+    ranked = rank(Table(scores), rows, torch.tensor([[0, 0, 1]]), sampled=40)
+    assert ranked.not_finite == 2
+    assert ranked.raw.mean_rank > 25  # 41, less as often as the answers themselves were drawn
 
 
 def test_counts_of_another_size_are_refused():

@@ -338,6 +338,7 @@ def test_the_best_epoch_is_kept(knowledge):
         ({"regularizer": "n3"}, "give both"),
         ({"storage": "disk"}, "needs partitions"),
         ({"partitions": 4}, "give both"),
+        ({"partitions": 10**6, "buffer": 4}, "at most 1024"),
         ({"partitions": 4, "buffer": 1}, "capacity must be from 2"),
         ({"negatives": 0, "staleness": 1}, "staleness must be 0"),
         ({"negatives": 0, "row_type": "bf16"}, "row_type must be fp32"),
@@ -364,3 +365,27 @@ def test_wrong_data_is_refused(knowledge, tmp_path):
     link(knowledge, small(decoder="complex", epochs=1), out=tmp_path / "run")
     with pytest.raises(ValueError, match="was begun with dim 8, not 10"):
         link(knowledge, small(decoder="complex", epochs=1, dim=10), out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("storage", [{}, {"storage": "disk", "partitions": 4, "buffer": 2}, {"encoder": "sage", "fanout": (3,)}])
+def test_scores_that_overflow_are_an_error_not_a_perfect_rank(knowledge, tmp_path, storage):
+    # Loss and rows are finite: only products of three of them are not.
+    options = small(decoder="distmult", epochs=1, batch_size=1000, optimizer="sgd", lr=1e30, init=1.0, **storage)
+    with pytest.raises(FloatingPointError, match=r"lower lr \(1e\+30\)"):
+        link(knowledge, options, out=tmp_path / "run")
+    assert Run(tmp_path / "run").result() is None
+
+
+def test_rows_that_are_lost_are_found_before_they_are_ranked(knowledge, monkeypatch):
+    class Lost(Watcher):
+        def step(self, event, clock):
+            recipes[0].flow.rows.rows[3] = torch.nan
+
+    recipes = []
+    monkeypatch.setattr(link_recipe.LinkRecipe, "validate", lambda self, progress: pytest.fail("lost rows were ranked"))
+    before = link_recipe.LinkRecipe.__init__
+    monkeypatch.setattr(
+        link_recipe.LinkRecipe, "__init__", lambda self, *some, **more: recipes.append(self) or before(self, *some, **more)
+    )
+    with pytest.raises(FloatingPointError, match=r"the weights \(rows\) are no longer finite at epoch 0"):
+        link(knowledge, small(batch_size=1000, epochs=1), watcher=Lost())

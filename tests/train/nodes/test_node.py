@@ -533,3 +533,12 @@ def test_features_in_bf16_train_in_bf16_and_are_refused_in_fp32():
     assert hr.train.node(data, options=options).test_accuracy > 0.7
     with pytest.raises(ValueError, match=r"features are torch\.bfloat16, and the model computes with fp32"):
         hr.train.node(data, options=dataclasses.replace(options, precision="fp32"))
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_outputs_that_overflow_are_an_error_not_an_accuracy(model):
+    data = hr.generate.community(nodes=200, edges=1600, classes=3, features=8)
+    # One step: the weights it ends with are huge but finite, and what they make of the nodes is not.
+    options = small(model=model, epochs=1, batch_size=1000, optimizer="sgd", lr=1e30)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        node(data, options=options)

@@ -160,7 +160,7 @@ def _measure(path: str, case: list[Any], peer: bool, threads: int) -> int:
     """In the process of its own: how far a step raises the resident memory."""
     torch.set_num_threads(threads)
     kind = Case(*case)
-    small, graph = Graph.from_edges([0, 1], [1, 0]), Graph(*torch.load(path))
+    small, graph = Graph.from_edges([0, 1], [1, 0]), Graph(*torch.load(path, weights_only=True))
     layer = kind.peer(kind.ours()) if peer else kind.ours()
     where = [small.edge_index(), graph.edge_index()] if peer else [small, graph]
     if not peer:

@@ -54,7 +54,7 @@ def ingest(options: IngestOptions, progress: Progress | None = None) -> IngestRe
     inputs = open_inputs(options, num_nodes, budget, edges_at_once(budget, rows), threads)
     bad = BadRows(options.skip_bad)
     with scratch_folder(options.output) as folder:
-        require_disk(folder.path, _disk_needed(inputs, rows, positional.bytes))
+        require_disk(folder.path, _disk_needed(inputs, rows, positional.bytes, num_nodes or 0))
         ids = IdMap(folder, budget, text=inputs.text_ids, num_nodes=num_nodes)
         edges = _SpooledEdges(ids, folder, rows.weight, edges_at_once(budget, rows), budget)
         edges.read(inputs, bad, tell)
@@ -150,14 +150,18 @@ def _interruptible(table: AnyTable, wanted: list[Any]) -> Iterator[Any]:
             batches.close()
 
 
-def _disk_needed(inputs: Inputs, rows: RowOptions, positional: int) -> int:
-    """About how many bytes the temporary files and the result take together at their fullest."""
+def _disk_needed(inputs: Inputs, rows: RowOptions, positional: int, num_nodes: int) -> int:
+    """About how many bytes the temporary files and the result take together at their fullest.
+
+    num_nodes: as the user said it, whatever the edges name; 0 where that is found out.
+    """
     edges = inputs.rows()
     entry = 4 + 4 * rows.weight + 4 * rows.edge_ids
     each = 8 + 4 * rows.weight + (4 + 3 * entry) * (2 if rows.undirected else 1)
     ids = inputs.size if inputs.text_ids else 8 * min(edges, 1 << 20)
     nodes = 3 * inputs.nodes[0].size if inputs.nodes else 0
-    return edges * each + ids + nodes + positional
+    each_node = 8 + 2 * entry * (rows.self_loops == "add") + (inputs.nodes[1].width * 4 if inputs.nodes else 0)
+    return edges * each + ids + nodes + positional + num_nodes * each_node
 
 
 def _write_id_map(writer: DatasetWriter, ids: IdMap) -> None:

@@ -97,6 +97,8 @@ class IngestOptions:
             raise IngestError(f"delimiter is {self.delimiter!r}: it must be one character, and no quote or line end")
         if self.num_nodes is not None and self.num_nodes < 0:
             raise IngestError(f"num_nodes is {self.num_nodes}: it must not be negative")
+        if self.num_nodes is not None and self.num_nodes >= 2**62:
+            raise IngestError(f"num_nodes is {self.num_nodes}: it must be below 2**62")
         if self.threads is not None and self.threads < 1:
             raise IngestError(f"threads is {self.threads}: it must be at least 1")
         if self.ids_as_they_are and self.ids == "string":

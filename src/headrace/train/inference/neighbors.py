@@ -159,6 +159,7 @@ class _Best:
         self.k, self.ids, self.scores = k, torch.zeros(0, dtype=torch.int64), torch.zeros(0)
 
     def add(self, begin: int, scores: Tensor) -> None:  # [n]
+        scores = torch.where(scores.isfinite(), scores, -torch.inf)  # NaN would come before all others
         ids = torch.cat([self.ids, torch.arange(begin, begin + len(scores))])
         order = torch.cat([self.scores, scores]).argsort(descending=True, stable=True)[: self.k]
         self.ids, self.scores = ids[order], torch.cat([self.scores, scores])[order]

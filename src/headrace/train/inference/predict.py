@@ -76,6 +76,8 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     rows = infer(model, scaled(data, Scaling.of_run(header))).float()
     if not len(rows):
         raise ValueError("the dataset has no nodes")
+    if lost := int((~rows.isfinite()).any(dim=1).sum()):
+        raise ValueError(f"the outputs of {lost:,} of {len(rows):,} nodes are not finite: look for huge or missing features")
     chances = rows.sigmoid() if multi_label else rows.softmax(dim=1)
     with replaced(out) as aside:
         if out.suffix == ".npy":

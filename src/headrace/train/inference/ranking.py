@@ -4,6 +4,9 @@ Every edge asks two questions, (head, relation, ?) and (?, relation, tail). The 
 candidates that score higher, plus half of those that score the same: the mean over all orders of equals, so that a model that
 scores everything alike gains nothing. Filtered ranks leave out other known answers. A ranking among sampled candidates is another,
 easier measure than one among all of them: results say which they are.
+
+Scores that are not finite cannot be compared. An answer with such a score has the worst rank, and a candidate whose score is NaN is
+above any answer.
 """
 
 from __future__ import annotations
@@ -80,6 +83,7 @@ class Ranking:
     edges: int
     raw: RankMetrics
     filtered: RankMetrics | None
+    not_finite: int = 0  # questions whose true answer has no finite score
 
     @property
     def best(self) -> RankMetrics:
@@ -134,6 +138,7 @@ def rank(
     draw = None if sampled is None else SharedNegatives(rows.num_rows, amount=sampled, seed=seed)
     raw: list[Tensor] = []
     filtered: list[Tensor] = []
+    not_finite = 0
     with torch.no_grad():
         for number, begin in enumerate(range(0, len(triples), size)):
             part = triples[begin : begin + size].long()
@@ -153,6 +158,7 @@ def rank(
                         progress(min(begin + len(part) * (first + len(piece)) // rows.num_rows, len(triples)), len(triples))
             raw.append(questions.ranks(filtered=False))
             filtered.append(questions.ranks(filtered=True))
+            not_finite += int(questions.low.isnan().sum())
             if progress is not None:
                 progress(begin + len(part), len(triples))
     empty = torch.zeros(0, dtype=torch.float64)
@@ -162,6 +168,7 @@ def rank(
         len(triples),
         RankMetrics.of(torch.cat([empty, *raw])),
         None if known is None else RankMetrics.of(torch.cat([empty, *filtered])),
+        not_finite,
     )
 
 
@@ -182,6 +189,12 @@ def rows_of(rows: ReadRows, ids: Tensor, device: torch.device, *, limit: int | N
     return out
 
 
+def _compared(scores: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Which scores are above an answer, and which are level with it. What cannot be compared is above."""
+    above = ~(scores <= high)
+    return above, ~above & (scores >= low)
+
+
 class _Questions:
     """The questions of some edges, tails first, and how many candidates were above and level with the true answer so far."""
 
@@ -192,8 +205,9 @@ class _Questions:
         self.target = torch.cat([tail, head])
         self.asked = {"tail": (head, relation), "head": (tail, relation)}
         positive = decoder.compare(self.query, torch.cat([ends[:, 1], ends[:, 0]]))
-        slack = _TIE * positive.abs()
-        self.low, self.high = positive - slack, positive + slack
+        positive = torch.where(positive.isfinite(), positive, torch.nan)
+        slack, most = _TIE * positive.abs(), torch.finfo(positive.dtype).max  # so that an infinite candidate is never level
+        self.low, self.high = (positive - slack).clamp_min(-most), (positive + slack).clamp_max(most)
         self.above, self.level, self.known_above, self.known_level = (torch.zeros_like(self.target) for _ in range(4))
         self._answers: tuple[Tensor, Tensor] | None = None
 
@@ -207,8 +221,9 @@ class _Questions:
         scores, end = self._scored(rows), begin + len(rows)
         inside = ((self.target >= begin) & (self.target < end)).nonzero().flatten()
         own = scores[inside, self.target[inside] - begin]
-        self.above[inside] -= (own > self.high[inside]).long()
-        self.level[inside] -= ((own >= self.low[inside]) & (own <= self.high[inside])).long()
+        above, level = _compared(own, self.low[inside], self.high[inside])
+        self.above[inside] -= above.long()
+        self.level[inside] -= level.long()
         if self.known is not None:
             question, node = self._sorted_answers()
             first, last = torch.searchsorted(node, torch.tensor([begin, end], device=node.device)).tolist()
@@ -222,9 +237,9 @@ class _Questions:
             some = ids[first : first + step]
             scores = self._scored(rows[first : first + step])
             question, candidate = (self.target[:, None] == some).nonzero(as_tuple=True)
-            own = scores[question, candidate]
-            self.above.index_add_(0, question, -(own > self.high[question]).long())
-            self.level.index_add_(0, question, -((own >= self.low[question]) & (own <= self.high[question])).long())
+            above, level = _compared(scores[question, candidate], self.low[question], self.high[question])
+            self.above.index_add_(0, question, -above.long())
+            self.level.index_add_(0, question, -level.long())
             if self.known is not None:
                 masks = [
                     known_among(self.known, end[None], relation[None], some[None], side=side)[0]  # type: ignore[arg-type]
@@ -241,14 +256,13 @@ class _Questions:
             arrays = [x.numpy() for x in (scores, self.low, self.high, self.above, self.level)]
             _native.count_scores(*arrays, threads=torch.get_num_threads())
             return scores
-        above = (scores > self.high[:, None]).sum(1)
+        above = scores.shape[1] - (scores <= self.high[:, None]).sum(1)  # as `_compared`, in fewer passes
         self.above += above
-        self.level += (scores >= self.low[:, None]).sum(1) - above
+        self.level += scores.shape[1] - (scores < self.low[:, None]).sum(1) - above
         return scores
 
     def _count_known(self, question: Tensor, scores: Tensor) -> None:
-        above = scores > self.high[question]
-        level = (scores >= self.low[question]) & ~above
+        above, level = _compared(scores, self.low[question], self.high[question])
         self.known_above.index_add_(0, question, above.long())
         self.known_level.index_add_(0, question, level.long())
 

@@ -24,7 +24,7 @@ from headrace.train.links.edges import BucketedEdges
 from headrace.train.links.encoder import LinkEncoder, make_encoder
 from headrace.train.links.flow import flow_class
 from headrace.train.links.flow.row_optimizer import RowOptimizer
-from headrace.train.links.memory import ROW_TYPES, SPARE, spare_slots
+from headrace.train.links.memory import ROW_TYPES, SPARE, LinkMemory, require_room, spare_slots
 from headrace.train.links.options import LinkOptions, decoder_of
 from headrace.train.links.predicted import beside_measured
 from headrace.train.links.recipe import LinkRecipe
@@ -101,14 +101,15 @@ def link(
     edges = LinkData.of(data, held_out=options.held_out, seed=options.seed)
     if options.decoder == "auto":
         options = replace(options, decoder="complex" if edges.labeled else "dot")
-    spare = spare_slots(
-        options,
-        nodes=edges.num_nodes,
-        train=len(edges.train),
-        others=len(edges.val) + len(edges.test),
-        edge_bytes=edges.train[:1].nbytes,
-        state=RowOptimizer(options.optimizer).state_width(options.dim),
-    )
+    sizes = {
+        "nodes": edges.num_nodes,
+        "train": len(edges.train),
+        "others": len(edges.val) + len(edges.test),
+        "edge_bytes": edges.train[:1].nbytes,
+        "state": RowOptimizer(options.optimizer).state_width(options.dim),
+    }
+    require_room(LinkMemory.of(options, **sizes))
+    spare = spare_slots(options, **sizes)
     ends, recipe = fit(
         partial(_recipe, edges, spare),
         options,

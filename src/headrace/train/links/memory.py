@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from headrace._memory import require_memory
 from headrace._sizes import format_size
 from headrace.store.disk.files import Layout
 from headrace.train.links.options import LinkOptions
@@ -195,6 +196,20 @@ class LinkMemory:
 def spare_slots(options: LinkOptions, *, nodes: int, train: int, others: int = 0, edge_bytes: int = 12, state: int = 1) -> int:
     """How many slots beside the buffer's fit into `memory`; a ValueError that says what would fit, if not even none does."""
     return fitting_slots(LinkMemory.of(options, nodes=nodes, train=train, others=others, edge_bytes=edge_bytes, state=state))
+
+
+def require_room(run: LinkMemory) -> None:
+    """ValueError where the arrays that are certainly made take more main memory than the machine has."""
+    options = run.options
+    drawn = 8 * options.chunks * options.negatives * run.in_flight
+    needed = {
+        "dim": 0 if run.gpu and run.storage == "device" else run.slots(0) if run.storage == "disk" else run.nodes * run.row_bytes,
+        "negatives and chunks": drawn + 4 * min(options.chunks * options.negatives, run.nodes) * options.dim,
+        "dim and hidden": 4 * options.dim * max(options.hidden, options.dim) if options.encoder != "none" else 0,
+    }
+    for names, size in needed.items():
+        values = ", ".join(f"{name} {getattr(options, name)}" for name in names.split(" and "))
+        require_memory(size, f"training with {values}", f"lower {names.replace(' and ', ' or ')}")
 
 
 def fitting_slots(run: LinkMemory) -> int:

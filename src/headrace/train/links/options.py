@@ -11,6 +11,8 @@ from headrace.nn.decoders import decoder_named
 from headrace.pipeline.orders import ORDERS
 from headrace.train.options import LoopOptions, option
 
+MOST_PARTITIONS = 1024
+
 
 @dataclass(frozen=True)
 class LinkOptions(LoopOptions):
@@ -121,6 +123,8 @@ class LinkOptions(LoopOptions):
             raise ValueError("partitions are brought into a buffer: give both, as in partitions 16 and buffer 4")
         if self.storage == "disk" and not self.partitions:
             raise ValueError("storage disk needs partitions and a buffer, as in partitions 16 and buffer 4")
+        if self.partitions > MOST_PARTITIONS:  # an order is a list of all pairs of them
+            raise ValueError(f"partitions must be at most {MOST_PARTITIONS}, not {self.partitions}")
         if self.partitions:
             self.order_of(0)
         if self.negatives == 0:

@@ -151,13 +151,13 @@ class LinkRecipe(Recipe):
 
     def _ways(self) -> list[int | None]:
         """Among how many sampled nodes true ends are ranked; None for all nodes."""
-        sampled = self.options.candidates
+        sampled = min(self.options.candidates, self.data.num_nodes)
         ways: dict[str, list[int | None]] = {"full": [None], "sampled": [sampled], "both": [None, sampled]}
         return ways[self.options.ranking]
 
     def _ranked(self, edges: Tensor, ways: list[int | None], progress: Progress) -> list[Ranking]:
         options, rows = self.options, self.scored(progress)
-        return [
+        rankings = [
             rank(
                 self.flow.decoder,
                 rows,
@@ -171,6 +171,12 @@ class LinkRecipe(Recipe):
             )
             for sampled in ways
         ]
+        if lost := rankings[0].not_finite:
+            raise FloatingPointError(
+                f"{lost:,} of {2 * rankings[0].edges:,} answers have scores that are not finite, so they have no rank: "
+                f"lower lr ({options.lr:g}) or init ({options.init:g})"
+            )
+        return rankings
 
     def _to_rank(self, split: str, edges: Tensor, asked: int) -> Tensor:  # [e, 3] -> [at most e, 3]
         """As many edges as were asked for; if that was left open, no more than can be ranked in a few minutes, and that is said."""

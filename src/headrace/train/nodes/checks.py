@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from headrace._memory import require_memory
 from headrace.graph import Dataset
+from headrace.train.nodes.options import NodeOptions
 
 _SPLITS = ("train", "val", "test")
 _CHUNK = 1 << 18  # rows looked at a time
@@ -32,6 +34,14 @@ def check_node_data(data: Dataset, *, rows: bool = True) -> None:
     _check_labels(data)
     if rows:
         check_pieces(lambda begin, end, step: data.x[begin:end:step], data.x)  # type: ignore[index]
+
+
+def check_model_size(data: Dataset, options: NodeOptions) -> None:
+    """ValueError where the weights of the model that the options describe, with gradients, take more memory than there is."""
+    hidden, depth = options.hidden, options.depth
+    weights = hidden * (data.num_features + data.num_classes + (depth - 2) * hidden) if depth > 1 else 0
+    rows = data.num_nodes * hidden * (depth > 1) if options.full_batch else 0
+    require_memory(8 * weights + 4 * rows, f"a model with {depth} layers and hidden {hidden}", "lower hidden or layers")
 
 
 def _check_split(data: Dataset, name: str) -> None:

@@ -17,7 +17,7 @@ from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit
 from headrace.train.measure import Spread, spreads
-from headrace.train.nodes.checks import check_node_data
+from headrace.train.nodes.checks import check_model_size, check_node_data
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
@@ -90,6 +90,8 @@ def node(
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
     check_node_data(data, rows=options.storage == "memory")
+    if model is None:
+        check_model_size(data, options)
     assert data.x is not None
     known = None if out is None else _fingerprint(data)
     scaling = Scaling.of(options.features, data.x)

@@ -42,7 +42,12 @@ def count_right(rows: Tensor, labels: Tensor) -> Tensor:
 
 
 def score(rows: Tensor, labels: Tensor) -> dict[str, float]:
-    """The measures of predictions, without those that these labels leave undefined.  # [n, classes], [n] or [n, classes]"""
+    """The measures of predictions, without those that these labels leave undefined.  # [n, classes], [n] or [n, classes]
+
+    FloatingPointError where predictions are not finite: a class of NaN is no class.
+    """
+    if not bool(torch.isfinite(rows).all()):
+        raise FloatingPointError("the model's outputs are not finite: look for huge features, or lower lr")
     with torch.no_grad():
         several = labels.dim() == 2
         right = float(count_right(rows, labels)) / max(len(rows), 1)
