@@ -1,4 +1,4 @@
-"""A rank of three: rank VICTIM kills itself between two collectives, the others say what they were told, and when.
+"""A rank of several: rank VICTIM kills itself between two collectives, the others say what they were told, and when.
 
 Run by `test_gone.py` as `gone_child.py KIND VICTIM`.
 """

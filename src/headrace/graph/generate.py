@@ -13,7 +13,6 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace._memory import require_memory
-from headrace._sizes import format_size
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 from headrace.graph.knowledge import MOST_EXPONENT, knowledge
@@ -235,9 +234,6 @@ def _check(
         raise ValueError(f"classes must be from 1 to the number of nodes, not {classes}")
     if features < 0:
         raise ValueError(f"features must not be negative, got {features}")
-    if 4 * nodes * max(features, 1) >= 1 << 47:  # what a process can address
-        size = format_size(4 * nodes * max(features, 1))
-        raise ValueError(f"{nodes} nodes with {features} features each need {size} of memory: ask for fewer")
     if edges < 0 or edges > nodes * (nodes - 1) // 2:
         raise ValueError(f"edges must be from 0 to half of all pairs ({nodes * (nodes - 1) // 2}), not {edges}")
     if not directed and edges % 2:
