@@ -30,19 +30,19 @@ def gather():
 
 
 def loader():
-    iterator = iter(NeighborLoader(DATA, [10, 10], batch_size=256, num_workers=2, staleness=1000))
+    iterator = iter(NeighborLoader(DATA, [10, 10], batch_size=256, num_workers=2, staleness=64))
     next(iterator)
     return iterator
 
 
 def link_loader():
-    iterator = iter(LinkNeighborLoader(DATA, [5], batch_size=1024, neg_sampling="binary", num_workers=2, staleness=1000))
+    iterator = iter(LinkNeighborLoader(DATA, [5], batch_size=1024, neg_sampling="binary", num_workers=2, staleness=64))
     next(iterator)
     return iterator
 
 
 def pipeline():
-    iterator = iter(Pipeline(range(10**9), [Stage("gather", lambda _: gather(), threads=3)], staleness=1000))
+    iterator = iter(Pipeline(range(10**9), [Stage("gather", lambda _: gather(), threads=3)], staleness=64))
     next(iterator)
     return iterator
 
@@ -60,7 +60,7 @@ def turns():
 
 def partitions():
     folder = tempfile.mkdtemp(dir=sys.argv[2])
-    Partitioned.create(folder + "/rows", 200_000, 64, partitions=16)
+    Partitioned.create(folder + "/rows", 20_000, 16, partitions=16)
     store = Partitioned.open(folder + "/rows", capacity=4)
     walk = store.walk(beta(16, 4)).__enter__()
     steps = iter(walk)
