@@ -101,3 +101,12 @@ def test_many_processes_hold_a_lock_one_at_a_time(tmp_path):
         child.result()
     assert number.read_text() == "100"
     assert [file.name for file in tmp_path.iterdir()] == ["number"]
+
+
+def test_a_lock_whose_file_was_removed_leaves_the_next_one_alone(tmp_path):
+    first = lock(tmp_path / "lock")
+    (tmp_path / "lock").unlink()
+    with lock(tmp_path / "lock"):
+        first.close()
+        with pytest.raises(BlockingIOError):
+            lock(tmp_path / "lock")

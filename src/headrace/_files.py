@@ -110,7 +110,7 @@ class Lock:
         """Let others have it."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
-            if not self.file.is_dir():
+            if not self.file.is_dir() and os.fstat(handle).st_nlink:  # else somebody removed it, and there may be another one
                 with suppress(OSError):
                     os.unlink(self.file)
             os.close(handle)
