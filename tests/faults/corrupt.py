@@ -315,8 +315,10 @@ def corrupt(first: int, cases: int, *, each: Callable[[dict[str, Any]], None] = 
     seed, end = first, first + cases
     while seed < end:
         command = [sys.executable, __file__, "--worker", "--seed", str(seed), "--cases", str(end - seed)]
-        with tempfile.TemporaryFile("w+") as errors:
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+        ):
             ended = "hung"
             for line in _lines(child):
                 if line is None:
@@ -330,14 +332,11 @@ def corrupt(first: int, cases: int, *, each: Callable[[dict[str, Any]], None] = 
                     failures.append({"seed": line["seed"], "what": line["what"]})
                 else:
                     counts[line["verdict"]] += 1
-                if seed == end:
-                    break
+            child.kill()
             if seed < end:
-                child.kill()
                 errors.seek(0)
                 failures.append({"seed": seed, "what": f"the process {ended}: {errors.read()[-1000:]}"})
                 seed += 1
-            child.wait()
     return {"cases": cases, **counts, "failures": failures, "seed": first}
 
 
@@ -351,15 +350,16 @@ def _lines(child: subprocess.Popen[str]) -> Iterator[dict[str, Any] | None]:
             told.put(line)
         told.put(None)
 
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = told.get(timeout=LIMIT_SECONDS)
-        except queue.Empty:
-            return
-        yield None if line is None else json.loads(line)
-        if line is None:
-            return
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while (line := told.get(timeout=LIMIT_SECONDS)) is not None:
+            yield json.loads(line)
+        yield None
+    except queue.Empty:
+        child.kill()
+    finally:
+        reader.join()
 
 
 def main() -> None:

@@ -1,14 +1,19 @@
 """Damaged files, some dozens of cases: see corrupt.py, which runs any number of them."""
 
+from collections import Counter
+
 import pytest
-from corrupt import corrupt
+from corrupt import Bench, corrupt, make_files
 
 
-def test_no_damage_is_trained_on_or_ends_in_a_traceback():
-    summary = corrupt(0, 40)
-    assert summary["failures"] == []
-    assert summary["accepted"] + summary["refused"] == summary["cases"] == 40
-    assert summary["refused"] > 10
+@pytest.mark.usefixtures("one_thread")
+def test_no_damage_is_trained_on_or_ends_in_a_traceback(tmp_path):
+    bench = Bench(tmp_path / "whole", tmp_path / "work")
+    bench.whole.mkdir()
+    make_files(bench.whole)
+    cases = [bench.case(seed) for seed in range(36)]
+    assert [what for verdict, what in cases if verdict == "failed"] == []
+    assert min(Counter(verdict for verdict, _ in cases).values()) > 5  # some damage matters, some does not
 
 
 @pytest.mark.slow

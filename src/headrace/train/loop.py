@@ -402,10 +402,14 @@ class Trainer:
         saved = self.ranks.broadcast(None if self.run is None else self.recipe.load(self.run))
         if saved is None:
             if self.run is not None:
+                if self.run.log_position():
+                    self.watcher.note("there is no checkpoint: the run begins anew")
                 self.run.cut_log(0)
             return
         if self.run is not None:
             self.run.check_log(saved["log_position"])
+            if not self.run.log_position():
+                self.watcher.note("metrics.jsonl is gone: the log goes on without the lines before this")
         recipe = self.recipe
         self.state = State(**saved["state"])
         recipe.model.load_state_dict(saved["model"])
