@@ -213,7 +213,8 @@ void max_gradient(const Entries& entries, const int64_t* forward, const int32_t*
                 if (i + kSoon < tile.count + tile.ahead)
                     for (int64_t j = 0; j < entries.width; j += 16) prefetch(where + columns[i + kSoon] * entries.width + j);
                 taken[i] = where + columns[i] * entries.width;
-                slots[i] = static_cast<int32_t>(entries.position[from + i] - forward[columns[i]]);
+                slots[i] = static_cast<int32_t>(static_cast<uint64_t>(entries.position[from + i]) -
+                                                static_cast<uint64_t>(forward[columns[i]]));  // both as they were given
             }
             vector.max_gradient(entries.element, tile, taken.data(), slots.data(), accumulator);
         });

@@ -193,6 +193,11 @@ inline void with_element(Element element, Body body) {
 
 constexpr int kAhead = 32;  // rows requested before they are needed
 
+// Where element `at` of an array would be, if there is one: an index that nobody has checked, for requests alone.
+__attribute__((always_inline)) inline const void* unchecked(const void* array, int64_t at, int64_t bytes) {
+    return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(array) + static_cast<uint64_t>(at) * static_cast<uint64_t>(bytes));
+}
+
 // Inlined by force: the compiler takes a function that only prefetches for one without effect, and drops the call.
 __attribute__((always_inline)) inline void prefetch_row(const void* row, int64_t bytes) {
     const char* p = static_cast<const char*>(row);

@@ -57,10 +57,10 @@ struct Lookup {
         int64_t at = index(e);
         if (kind != Kind::plain && in.ids)
             at = static_cast<uint64_t>(at) < static_cast<uint64_t>(in.columns) ? in.ids[at] : 0;
-        prefetch_row(in.x + at * in.x_stride, span);
+        prefetch_row(unchecked(in.x, at, in.x_stride), span);
         if constexpr (kind == Kind::weighted) {
-            if (in.position) __builtin_prefetch(static_cast<const S*>(in.weight) + in.position[e], 0, 3);
-            if (in.scale) __builtin_prefetch(static_cast<const S*>(in.scale) + at, 0, 3);
+            if (in.position) __builtin_prefetch(unchecked(in.weight, in.position[e], sizeof(S)), 0, 3);
+            if (in.scale) __builtin_prefetch(unchecked(in.scale, at, sizeof(S)), 0, 3);
         }
     }
     int64_t index(int64_t e) const {

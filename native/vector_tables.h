@@ -14,7 +14,7 @@ public:
         : indices_(indices), count_(count), next_(from < 0 ? 0 : from), rows_(static_cast<const char*>(rows)), bytes_(bytes) {}
     HEADRACE_INLINE void reach(int64_t e) {
         const int64_t limit = e + kAhead < count_ ? e + kAhead : count_;
-        for (; next_ < limit; ++next_) prefetch_row(rows_ + indices_[next_] * bytes_, bytes_);  // a bad index is harmless here
+        for (; next_ < limit; ++next_) prefetch_row(unchecked(rows_, indices_[next_], bytes_), bytes_);
     }
 
 private:

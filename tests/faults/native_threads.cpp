@@ -14,10 +14,25 @@
 #include "../../native/shelf.h"
 
 namespace headrace {
-namespace baseline {
-extern const VectorTable table;
+namespace baseline {  // vector_shared.cpp and vector_link.cpp: all that a step of link prediction calls
+void softmax_block(SoftmaxBlock&);
+void join(Joined, const float*, const float*, bool, int64_t, float*);
+void join_gradient(Joined, const float*, const float*, const float*, bool, int64_t, float*, float*, bool);
+void add_row(float*, const float*, const float*, int64_t);
+void adagrad(const float*, const float*, bool, float, float, int64_t, float*, float*);
+}  // namespace baseline
+const VectorTable& vector_table() {
+    static const VectorTable table = [] {
+        VectorTable t{};
+        t.softmax_block = baseline::softmax_block;
+        t.join = baseline::join;
+        t.join_gradient = baseline::join_gradient;
+        t.add_row = baseline::add_row;
+        t.adagrad = baseline::adagrad;
+        return t;
+    }();
+    return table;
 }
-const VectorTable& vector_table() { return baseline::table; }
 }  // namespace headrace
 
 using namespace headrace;
