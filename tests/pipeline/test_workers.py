@@ -31,7 +31,7 @@ def test_an_interpreter_that_ends_while_threads_work_ends_as_without_them(tmp_pa
 
 @pytest.mark.slow
 def test_every_kind_of_thread_ends_before_the_interpreter(tmp_path):
-    for name, codes in exit_codes(4, tmp_path).items():
+    for name, codes in exit_codes(2, tmp_path).items():
         assert set(codes) == {ENDS[name.partition(" ")[2]]}, (name, codes)
 
 
