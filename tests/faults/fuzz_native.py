@@ -27,7 +27,7 @@ from native_calls import FUNCTIONS, GOOD
 from native_objects import OBJECTS
 
 EXPECTED = (ValueError, TypeError, MemoryError, OverflowError, IndexError)
-ROOM = 3 << 30  # bytes of address space for a child beyond what it begins with
+ROOM = 1 << 30  # bytes of address space for a child beyond what it begins with
 RECORD = struct.Struct("qq48s")  # number of the call, native calls so far, name of the function
 
 

@@ -25,7 +25,7 @@ library() { ${CXX:-c++} -print-file-name="$1"; }
 # libasan first, then libstdc++, whose exceptions it must find when it starts.
 sanitized() {
     env LD_PRELOAD="$(library libasan.so) $(library libstdc++.so.6)" PYTHONPATH="$root/$out/src" PYTHONMALLOC=malloc \
-        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=3000:detect_odr_violation=0 \
+        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=500:detect_odr_violation=0 \
         UBSAN_OPTIONS=print_stacktrace=1 HEADRACE_FUZZ_EXACT=1 HEADRACE_LEVEL="$level" "$@"
 }
 levels=baseline
