@@ -9,11 +9,12 @@ python=${PYTHON:-.venv/bin/python}
 builder=${PYTHON_OF_BUILD:-$python}
 calls=${CALLS:-20000} seed=${SEED:-1}
 out=build/sanitize
+mkdir -p $out/src
 
 cmake -S . -B $out/native -DCMAKE_BUILD_TYPE=Debug -DHEADRACE_SANITIZE=address,undefined -DPython_EXECUTABLE="$builder" \
-    -DCMAKE_INSTALL_PREFIX="$root/$out/src" >$out.cmake.log 2>&1 || { cat $out.cmake.log; exit 1; }
-cmake --build $out/native -j "$(nproc)" --target install >$out.build.log 2>&1 || { tail -50 $out.build.log; exit 1; }
-(cd src && find headrace -name '*.py' -o -name '*.json' | cpio --quiet -pdmu "$root/$out/src")
+    -DCMAKE_INSTALL_PREFIX="$root/$out/src" >$out/build.log 2>&1 || { cat $out/build.log; exit 1; }
+cmake --build $out/native -j "$(nproc)" --target install >$out/build.log 2>&1 || { tail -50 $out/build.log; exit 1; }
+tar -C src -cf - --exclude='*.so' --exclude=__pycache__ headrace | tar -C $out/src -xf -
 # An editable install looks itself up before PYTHONPATH does.
 cat >$out/src/sitecustomize.py <<'PYTHON'
 import sys
