@@ -10,6 +10,7 @@ namespace headrace {
 namespace {
 
 Made<uint8_t> pool_empty(const std::shared_ptr<Pool>& pool, int64_t bytes) {
+    if (bytes > kMostCount) throw std::bad_alloc();
     check_count(bytes, "bytes");
     return made<uint8_t>(Buffer(pool, static_cast<size_t>(bytes)), bytes);
 }

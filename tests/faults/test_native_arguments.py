@@ -13,7 +13,7 @@ MATRIX = np.zeros((4, 2), np.float32)
 
 
 def test_features_that_fit_no_memory_are_refused():
-    with pytest.raises(ValueError, match=r"1000 nodes with \d+ features each need .* of memory"):
+    with pytest.raises(ValueError, match=r"a graph of 1000 nodes, 4000 edges and \d+ features would take .* of memory"):
         generate.community(1000, 4000, classes=4, features=2**60)
 
 

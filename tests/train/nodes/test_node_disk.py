@@ -59,7 +59,8 @@ def lines_of(place) -> tuple[list[dict], list[float | None]]:
     """What a run logged, without times and reads; and its losses after training, of which pieces may round the last bit."""
     lines = [{k: v for k, v in line.items() if k not in ("disk", "bytes")} for line in lasting(Run(place).metrics())]
     names = [f"{split}_loss" for split in ("train", "val", "test")]
-    return lines, [line.pop(name) for line in lines for name in names if name in line]
+    losses = [line.pop(name) for line in lines for name in names if name in line]
+    return lines, losses + [line["test"].pop("loss") for line in lines if "test" in line]
 
 
 def assert_same(found, wanted, *, exact: bool = False) -> None:
