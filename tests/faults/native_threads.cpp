@@ -120,6 +120,9 @@ void reads() {
 
 }  // namespace
 
+// Called in a forked child, of which there is none here: this program has no parallel loops, so it is linked without OpenMP.
+extern "C" void omp_set_max_active_levels(int) {}
+
 int main() {
     crews();
     steps();

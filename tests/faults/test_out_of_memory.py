@@ -19,5 +19,7 @@ def test_memory_error_and_nothing_leaked():
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(cases) == 8
     for case in cases:
-        assert case["raised"] == ["MemoryError"], case
+        # Threads that happen to take turns need less memory: then a call may succeed. What it must not do is end the process.
+        assert "MemoryError" in case["raised"], case
+        assert set(case["raised"]) <= {"MemoryError", "nothing"}, case
         assert case["leaked"] < 1 << 20, case
