@@ -207,8 +207,8 @@ def test_an_explicit_root_goes_before_the_environment(data_root, monkeypatch, tm
 def test_without_a_folder_the_error_says_how_to_give_one(monkeypatch, tmp_path):
     monkeypatch.delenv("HEADRACE_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no 'cora' in a folder `data` here or above: set HEADRACE_DATA"):
-        hr.load("cora")
+    with pytest.raises(ValueError, match=r"there is no 'not_anywhere' in a folder `data` here or above: set HEADRACE_DATA"):
+        hr.load("not_anywhere")  # a folder above the temporary one may have real datasets
 
 
 def test_the_nearest_folder_above_is_found(monkeypatch, tmp_path, data_root):
