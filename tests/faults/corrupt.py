@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attack import command_line, tell
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 LIMIT_SECONDS = 120  # of one case
@@ -363,24 +365,14 @@ def _lines(child: subprocess.Popen[str]) -> Iterator[dict[str, Any] | None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=200)
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser = command_line(__doc__.partition("\n")[0], "--cases", 200, "damaged files")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         work(arguments.seed, arguments.cases)
         return
     each = (lambda line: None) if arguments.json else lambda line: print(f"{line['seed']} {line['verdict']}: {line['what']}")
-    summary = corrupt(arguments.seed, arguments.cases, each=each)
-    if arguments.json:
-        print(json.dumps(summary))
-    else:
-        print(f"{summary['cases']} cases: {summary['accepted']} accepted, {summary['refused']} refused")
-        for failure in summary["failures"]:
-            print(f"FAILED {failure['seed']}: {failure['what']}")
-    sys.exit(1 if summary["failures"] else 0)
+    tell(corrupt(arguments.seed, arguments.cases, each=each), as_json=arguments.json)
 
 
 if __name__ == "__main__":

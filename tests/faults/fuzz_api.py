@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attack import command_line, seeds_of, tell
+
 _BATCH = 1000
 _HANG = 60.0  # seconds without a new call
 _MEMORY = 4 << 30
@@ -394,17 +396,9 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
     ]
 
 
-def seeds_of(only: str | None, first: int, count: int) -> list[int]:
-    """The seeds that were asked for: a list, or so many from the first on."""
-    return [int(seed) for seed in only.split(",")] if only else list(range(first, first + count))
-
-
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the first call")
-    parser.add_argument("--calls", type=int, default=1000, help="how many")
-    parser.add_argument("--json", action="store_true", help="print one object")
+    parser = command_line(__doc__, "--calls", 1000, "calls")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--seeds", help="only these, with commas between")
     arguments = parser.parse_args()
@@ -412,15 +406,7 @@ def main() -> None:
     if arguments.worker is not None:
         _work(arguments.worker, seeds)
         return
-    counts = run(seeds)
-    if arguments.json:
-        print(json.dumps(asdict(counts)))
-    else:
-        for name, value in asdict(counts).items():
-            print(f"{name:<12} {value}" if name != "failures" else "")
-        for failure in counts.failures:
-            print(failure["seed"], failure["call"], "\n   ", failure["said"], "\n")
-    sys.exit(1 if counts.failures else 0)
+    tell(asdict(run(seeds)), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ scripts, alone and together. A traceback, a crash, a hang, or an exit code other
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import resource
@@ -25,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import children
+from attack import command_line, seeds_of, tell
 from children import Child
 from stateful import Inputs
 
@@ -268,23 +267,10 @@ def run(seeds: Sequence[int]) -> Counts:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the first command")
-    parser.add_argument("--commands", type=int, default=200, help="how many")
-    parser.add_argument("--json", action="store_true", help="print one object")
+    parser = command_line(__doc__, "--commands", 200, "commands")
     parser.add_argument("--seeds", help="only these, with commas between")
     arguments = parser.parse_args()
-    only = arguments.seeds
-    first, count = arguments.seed, arguments.commands
-    counts = run([int(seed) for seed in only.split(",")] if only else range(first, first + count))
-    if arguments.json:
-        print(json.dumps(asdict(counts)))
-    else:
-        for name, value in asdict(counts).items():
-            print(f"{name:<12} {value}" if name != "failures" else "")
-        for failure in counts.failures:
-            print(failure["command"][:2000], "ended with", failure["code"], "\n", failure["said"], "\n")
-    sys.exit(1 if counts.failures else 0)
+    tell(asdict(run(seeds_of(arguments.seeds, arguments.seed, arguments.commands))), as_json=arguments.json)
 
 
 if __name__ == "__main__":

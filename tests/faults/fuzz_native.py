@@ -21,6 +21,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from attack import command_line, tell
 from hostile import EXACT, Draws, hostile
 from native import load_native
 from native_calls import FUNCTIONS, GOOD
@@ -111,12 +112,12 @@ def child(seed: int, first: int, calls: int, record: int) -> None:
     print(json.dumps(fuzzer.outcomes), file=sys.stderr)
 
 
-def main(seed: int, calls: int, *, patience: float = 60.0) -> dict[str, Any]:
-    """Make `calls` native calls; those that ended a child process or took longer than `patience` seconds, and how."""
-    crashes: list[dict[str, Any]] = []
-    hangs: list[dict[str, Any]] = []
-    done = first = 0
-    while done < calls:
+def fuzz(seed: int, calls: int, *, first: int = 0, patience: float = 60.0) -> dict[str, Any]:
+    """Make `calls` native calls, from number `first` on; `failures` are those that ended a child process or took longer than
+    `patience` seconds, and how."""
+    failures: list[dict[str, Any]] = []
+    done = 0
+    while done < calls and len(failures) < 50:  # enough to look at
         with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as errors:
             record = file.fileno()
             os.pwrite(record, RECORD.pack(first, 0, b""), 0)
@@ -126,18 +127,14 @@ def main(seed: int, calls: int, *, patience: float = 60.0) -> dict[str, Any]:
             number, made, name = RECORD.unpack(os.pread(record, RECORD.size, 0))
             done += made
             first = number + 1
-            failure = {"call": number, "function": name.rstrip(b"\0").decode(), "seed": seed}
+            if not hung and not process.returncode:
+                break
             errors.seek(0)
             said = errors.read().decode(errors="replace")
-            if hung:
-                hangs.append(failure)
-            elif process.returncode:
-                crashes.append({**failure, "end": _end(process.returncode), "said": said[-4000:]})
-            else:
-                break
-            if len(crashes) + len(hangs) >= 50:  # enough to look at
-                break
-    return {"calls": done, "crashes": crashes, "hangs": hangs, "seed": seed}
+            end = "hung" if hung else _end(process.returncode)
+            failures.append({"seed": seed, "call": number, "function": _text(name), "end": end, "said": said[-4000:]})
+    hangs = sum(failure["end"] == "hung" for failure in failures)
+    return {"seed": seed, "calls": done, "crashes": len(failures) - hangs, "hangs": hangs, "failures": failures}
 
 
 def _wait(process: "subprocess.Popen[bytes]", record: int, patience: float) -> bool:
@@ -161,28 +158,25 @@ def _end(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+def _text(name: bytes) -> str:
+    return name.rstrip(b"\0").decode()
+
+
+def main() -> None:
+    """The command."""
+    parser = command_line(__doc__, "--calls", 10_000, "calls")
+    parser.add_argument("--first", type=int, default=0, help="number of the first call")
     parser.add_argument("--only", type=int, help="repeat one call in this process, and show it")
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child is not None:
-        child(options.seed, options.first, options.calls, options.child)
-    elif options.only is not None:
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        child(arguments.seed, arguments.first, arguments.calls, arguments.child)
+    elif arguments.only is not None:
         with tempfile.TemporaryFile() as scratch:
-            Fuzzer(options.seed, scratch.fileno()).one(options.only, shown=True)
+            Fuzzer(arguments.seed, scratch.fileno()).one(arguments.only, shown=True)
     else:
-        report = main(options.seed, options.calls)
-        if options.json:
-            print(json.dumps(report))
-        else:
-            print(
-                f"{report['calls']} calls, {len(report['crashes'])} crashes, {len(report['hangs'])} hangs (seed {report['seed']})"
-            )
-            for failure in report["crashes"] + report["hangs"]:
-                print(failure)
-        sys.exit(bool(report["crashes"] or report["hangs"]))
+        tell(fuzz(arguments.seed, arguments.calls, first=arguments.first), as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,8 +9,6 @@ file anywhere); a disk that cannot be written; a disk that is slow to flush. Aft
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import shutil
@@ -28,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from attack import command_line, seeds_of, tell
 from children import Child, Ended
 from stateful import Case, Inputs, Work, cases
 
@@ -297,23 +296,12 @@ def run(seed: int, kills: int, *, only: str | None = None, seeds: Sequence[int] 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the first attack")
-    parser.add_argument("--kills", type=int, default=20, help="signals that meet a command at work")
+    parser = command_line(__doc__, "--kills", 20, "signals that meet a command at work")
     parser.add_argument("--only", help="attack only commands whose name holds this")
-    parser.add_argument("--json", action="store_true", help="print one object")
     parser.add_argument("--seeds", help="only the attacks of these seeds, with commas between")
     arguments = parser.parse_args()
-    seeds = [int(seed) for seed in arguments.seeds.split(",")] if arguments.seeds else []
-    counts = run(arguments.seed, arguments.kills, only=arguments.only, seeds=seeds)
-    if arguments.json:
-        print(json.dumps(asdict(counts)))
-    else:
-        for name, value in asdict(counts).items():
-            print(f"{name:<12} {value}" if name != "failures" else "")
-        for failure in counts.failures:
-            print(json.dumps(failure, indent=1))
-    sys.exit(1 if counts.failures else 0)
+    seeds = seeds_of(arguments.seeds, arguments.seed, 0)
+    tell(asdict(run(arguments.seed, arguments.kills, only=arguments.only, seeds=seeds)), as_json=arguments.json)
 
 
 if __name__ == "__main__":

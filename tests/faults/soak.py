@@ -33,7 +33,7 @@ class Attacker:
     name: str
     amount: str  # its option that says how much
     portion: int
-    counts: str  # the number of its answer that says how much it did
+    share: int = 1  # of the time
 
     @property
     def program(self) -> Path:
@@ -41,11 +41,11 @@ class Attacker:
 
 
 ATTACKERS = (
-    Attacker("kill", "--kills", 25, "kills"),
-    Attacker("fuzz_commands", "--commands", 100, "commands"),
-    Attacker("corrupt", "--cases", 100, "cases"),
-    Attacker("fuzz_api", "--calls", 1000, "calls"),
-    Attacker("fuzz_native", "--calls", 20_000, "calls"),
+    Attacker("kill", "--kills", 25, share=3),
+    Attacker("fuzz_commands", "--commands", 100),
+    Attacker("corrupt", "--cases", 100),
+    Attacker("fuzz_api", "--calls", 1000),
+    Attacker("fuzz_native", "--calls", 20_000),
 )
 _STRIDE = 1_000_000  # seeds from one portion to the next
 
@@ -72,7 +72,7 @@ class Soak:
     def _work(self) -> None:
         while time.monotonic() < self.until:
             with self.lock:
-                attacker = min(self.present, key=lambda one: self.seconds[one.name])  # the one that has had the least time
+                attacker = min(self.present, key=lambda one: self.seconds[one.name] / one.share)  # the one that is the most behind
                 self.seconds[attacker.name] += 1.0  # so that the other worker takes another
                 seed, self.next_seed = self.next_seed, self.next_seed + _STRIDE
             began = time.monotonic()

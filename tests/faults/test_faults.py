@@ -67,9 +67,12 @@ _FAILED = [attacker for attacker in soak.ATTACKERS if any(one["attacker"] == att
 
 @pytest.mark.parametrize("attacker", _FAILED, ids=lambda attacker: attacker.name)
 def test_seeds_that_once_failed(attacker):
-    seeds = [str(one["seed"]) for one in _KNOWN if one["attacker"] == attacker.name]
-    together = attacker.name in ("kill", "fuzz_commands", "fuzz_api")
-    ways = [["--seeds", ",".join(seeds)]] if together else [["--seed", seed, attacker.amount, "1"] for seed in seeds]
+    known = [one for one in _KNOWN if one["attacker"] == attacker.name]
+    if attacker.name in ("kill", "fuzz_commands", "fuzz_api"):
+        ways = [["--seeds", ",".join(str(one["seed"]) for one in known)]]
+    else:
+        ways = [["--seed", str(one["seed"]), attacker.amount, "1"] for one in known]
+        ways = [[*way, "--first", str(one["call"])] if "call" in one else way for way, one in zip(ways, known, strict=True)]
     for way in ways:
         counts = attacked(attacker.name, *way)
         assert not counts.get("failures")

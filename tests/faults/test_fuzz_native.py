@@ -18,12 +18,11 @@ def report(seed: int, calls: int) -> dict:
 
 def test_hostile_calls_leave_the_process_alive():
     said = report(seed=0, calls=3_000)
-    assert said == {"calls": said["calls"], "crashes": [], "hangs": [], "seed": 0}
+    assert said == {"seed": 0, "calls": said["calls"], "crashes": 0, "hangs": 0, "failures": []}
     assert said["calls"] >= 3_000
 
 
 @pytest.mark.slow
 def test_many_hostile_calls():
     said = report(seed=7, calls=60_000)
-    assert said["crashes"] == []
-    assert said["hangs"] == []
+    assert said["failures"] == []
