@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 import torch
 
 from headrace._arrays import thread_count
 from headrace._memory import peak_memory
-from headrace.graph.ingest.columns import clean
+from headrace.graph.ingest.edges.by_time import TimedEdges
+from headrace.graph.ingest.edges.spooled import Edges, Progress, SpooledEdges
+from headrace.graph.ingest.edges.written import write_beside, write_names
 from headrace.graph.ingest.external import RowOptions, RowWriter, edges_at_once
 from headrace.graph.ingest.idmap import IdMap
-from headrace.graph.ingest.inputs import AnyTable, Inputs, open_inputs
+from headrace.graph.ingest.inputs import Inputs, open_inputs
 from headrace.graph.ingest.memory import Budget
+from headrace.graph.ingest.node_arrays import write_nodes
 from headrace.graph.ingest.nodes import NodeRows
 from headrace.graph.ingest.options import IngestOptions, IngestReport
 from headrace.graph.ingest.positional import PositionalRows
 from headrace.graph.ingest.problems import BadRows, IngestError
-from headrace.graph.ingest.scratch import Array, Scratch, require_disk, scratch_folder
+from headrace.graph.ingest.scratch import Array, require_disk, scratch_folder
+from headrace.graph.ingest.understood import Understood, understanding
 from headrace.graph.io import DatasetWriter
 
-Progress = Callable[[str, int, int | None], None]
 
-_TEXT_KEY_BYTES, _TEXT_COPIES = 80, 5  # what numbering texts needs: per key, and times their own bytes
-
-
-def ingest(options: IngestOptions, progress: Progress | None = None) -> IngestReport:
+def ingest(
+    options: IngestOptions,
+    progress: Progress | None = None,
+    *,
+    understood: Callable[[list[Understood]], None] | None = None,
+) -> IngestReport:
     """Import edge lists into a dataset directory, within a memory budget.
 
     What was at `options.output` stays whole until the new dataset is complete; an error or Ctrl-C leaves it as it was,
-    and no temporary files. `progress(what, done, total)` is called often, `total` being None where it is not known.
+    and no temporary files. `progress(what, done, total)` is called often, `total` being None where it is not known;
+    `understood` once, before the work begins, with what is read from each file.
 
     >>> from headrace.graph.ingest import IngestOptions, ingest
     >>> ingest(IngestOptions(edges=("edges.csv",), output="data")).num_edges              # doctest: +SKIP
@@ -49,105 +55,84 @@ def ingest(options: IngestOptions, progress: Progress | None = None) -> IngestRe
     assert isinstance(options.memory, int)
     budget = Budget.within(options.memory)
     rows = RowOptions(
-        options.undirected, options.deduplicate, options.self_loops, options.weight_column is not None, options.edge_ids
+        options.undirected,
+        options.deduplicate,
+        options.self_loops,
+        options.weight_column is not None,
+        options.edge_ids or bool(options.edge_feature_columns),
+        None if options.time_column is None else np.dtype(np.int64),
     )
-    inputs = open_inputs(options, num_nodes, budget, edges_at_once(budget, rows), threads)
+    at_once = max(1, edges_at_once(budget, rows) * 20 // (20 + len(options.edge_feature_columns)))
+    inputs = open_inputs(options, num_nodes, budget, at_once, threads)
+    rows = replace(rows, time=inputs.time and np.dtype(np.float64 if inputs.time == "real" else np.int64))
+    rows = replace(rows, edge_ids=rows.edge_ids or inputs.has_relations)
+    if understood is not None:
+        understood(understanding(inputs))
     bad = BadRows(options.skip_bad)
     with scratch_folder(options.output) as folder:
         require_disk(folder.path, _disk_needed(inputs, rows, positional.bytes, num_nodes or 0))
-        ids = IdMap(folder, budget, text=inputs.text_ids, num_nodes=num_nodes)
-        edges = _SpooledEdges(ids, folder, rows.weight, edges_at_once(budget, rows), budget)
-        edges.read(inputs, bad, tell)
-        if not edges.count:
+        shared = budget.shared(len(inputs.text_ids))
+        ids = {kind: IdMap(folder, shared, text=text, num_nodes=num_nodes) for kind, text in inputs.text_ids.items()}
+        relations = None
+        if inputs.has_relations and not inputs.edge_types:
+            relations = IdMap(folder, budget.shared(8), text=inputs.text_relations, num_nodes=None)
+        spooled = SpooledEdges(inputs, ids, relations, folder, at_once, budget)
+        spooled.read(bad, tell)
+        if not spooled.count():
             skipped = f": all {bad.count} were bad, the first: {bad.examples[0]}" if bad.count else ""
-            raise IngestError(f"{', '.join(map(str, options.edges))}: there are no edges{skipped}")
-        nodes = None
-        if inputs.nodes is not None:
-            table, columns = inputs.nodes
-            nodes = NodeRows(table, columns, folder, bad)
-            nodes.read(ids, edges.groups, lambda done: tell("reading nodes", done, table.size))
+            named = ", ".join(str(read.table.path) for read in inputs.edges if read.split == 0)
+            raise IngestError(f"{named}: there are no edges{skipped}")
+        tables: dict[str, NodeRows] = {}
+        for read in inputs.nodes:
+            assert read.wanted is not None
+            tables[read.kind] = NodeRows(read.table, read.wanted, folder, bad)
+            tables[read.kind].read(ids[read.kind], lambda done, size=read.table.size: tell("reading nodes", done, size))  # type: ignore[misc]
         pa.default_memory_pool().release_unused()
-        ids.finish(lambda done, total: tell("numbering nodes", done, total))
+        for numbered in (*ids.values(), relations):
+            if numbered is not None:
+                numbered.finish(lambda done, total: tell("numbering nodes", done, total))
+        edges: Edges = spooled
+        if inputs.time is not None and not spooled.in_order:
+            edges = timed = TimedEdges(spooled, folder, budget, threads)
+            timed.sort(lambda done, total: tell("sorting by time", done, total))
+        total = sum(of.num_nodes for of in ids.values())
         with writer:
-            graph = RowWriter(edges.pieces, ids.num_nodes, edges.count, rows, folder, threads)
+            graph = RowWriter(lambda: _entries(edges, rows), total, edges.count(), rows, folder, threads)
             num_edges = graph.write(writer, budget, tell)
-            if nodes is not None:
-                nodes.write(writer, ids, budget, threads, lambda done: tell("writing nodes", done, ids.num_nodes))
-                writer.info |= nodes.info
+            held_out = options.val_edges is not None or options.test_edges is not None
+            write_beside(writer, edges, inputs, num_nodes=total, held_out=held_out)
+            if tables or options.typed:
+                write_nodes(writer, ids, tables, folder, budget, threads, lambda done: tell("writing nodes", done, total))
             positional.write(writer, budget)
             _write_id_map(writer, ids)
-            writer.info |= {"name": options.output.name, "imported_from": [path.name for path in options.edges]}
+            num_relations = _write_relations(writer, inputs, relations)
+            files = [file.path.name for file in options.edge_files]
+            writer.info |= {"name": options.output.name, "imported_from": files}
+            if inputs.time == "date":
+                writer.info["time_unit"] = "seconds since 1970"
+            if options.typed:
+                writer.info |= {"node_types": list(ids), "edge_types": [list(kind) for kind in inputs.edge_types]}
             tell("finishing", 0, None)
     return IngestReport(
         path=options.output,
-        num_nodes=ids.num_nodes,
+        num_nodes=total,
         num_edges=num_edges,
-        rows=edges.count,
+        rows=spooled.total,
         bad_rows=bad.count,
         bad_examples=tuple(bad.examples),
-        nodes_without_row=0 if nodes is None else nodes.without_row,
+        nodes_without_row=sum(table.without_row for table in tables.values()),
         bytes=sum(file.stat().st_size for file in options.output.iterdir()),
         seconds=time.monotonic() - began,
         peak_memory=peak_memory(),
+        num_relations=num_relations,
+        put_in_order=edges is not spooled,
     )
 
 
-class _SpooledEdges:
-    """Edges on disk in groups: raw ids with the id map, sources before targets, and weights beside them."""
-
-    def __init__(self, ids: IdMap, folder: Scratch, weight: bool, at_once: int, budget: Budget) -> None:
-        self._ids, self._at_once, self._budget = ids, at_once, budget
-        self._weights = folder.spool("weights") if weight else None
-        self.groups = self.count = 0
-
-    def read(self, inputs: Inputs, bad: BadRows, tell: Progress) -> None:
-        held: list[list[Any]] = []
-        size = waiting = before = 0
-        for table, wanted in inputs.edges:
-            for batch in _interruptible(table, wanted):
-                columns, _, wrong = clean(batch, wanted)
-                bad.add(table, wrong)
-                if len(columns[0]):
-                    room = self._at_once
-                    fresh, weighs = len(columns[0]), sum(column.nbytes for column in columns[:2])
-                    if held and (waiting + fresh > room or self._too_much(waiting + fresh, size + weighs)):
-                        self._flush(held)
-                        held, size, waiting = [], 0, 0
-                    held.append(columns)
-                    size, waiting = size + weighs, waiting + fresh
-                tell("reading edges", before + table.done, inputs.size)
-            before += table.size
-        if held:
-            self._flush(held)
-
-    def _too_much(self, edges: int, size: int) -> bool:
-        return self._ids.is_text and 2 * edges * _TEXT_KEY_BYTES + size * _TEXT_COPIES > self._budget.working // 2
-
-    def _flush(self, held: list[list[Any]]) -> None:
-        keys = [columns[0] for columns in held] + [columns[1] for columns in held]
-        self._ids.add(pa.concat_arrays(keys) if self._ids.is_text else np.concatenate(keys))
-        if self._weights is not None:
-            self._weights.append(np.concatenate([columns[2] for columns in held]))
-        self.groups += 1
-        self.count += sum(len(columns[0]) for columns in held)
-
-    def pieces(self) -> Iterator[tuple[Array, Array, Array | None]]:
-        for number in range(self.groups):
-            ids = self._ids.group(number)
-            half = len(ids) // 2
-            yield ids[:half], ids[half:], None if self._weights is None else self._weights.read(number)
-
-
-def _interruptible(table: AnyTable, wanted: list[Any]) -> Iterator[Any]:
-    """The batches of a table, its reader closed at once when the import stops midway."""
-    batches = table.batches(wanted)
-    try:
-        yield from batches
-    except pa.ArrowException as error:
-        raise IngestError(f"{table.path} cannot be read: {error}") from None
-    finally:
-        if hasattr(batches, "close"):
-            batches.close()
+def _entries(edges: Edges, rows: RowOptions) -> Iterator[tuple[Array, ...]]:
+    """The edges to train on, as the graph is built of them."""
+    for piece in edges.pieces():
+        yield (piece["src"], piece["dst"], *(piece[name] for name in rows.beside))
 
 
 def _disk_needed(inputs: Inputs, rows: RowOptions, positional: int, num_nodes: int) -> int:
@@ -156,26 +141,42 @@ def _disk_needed(inputs: Inputs, rows: RowOptions, positional: int, num_nodes: i
     num_nodes: as the user said it, whatever the edges name; 0 where that is found out.
     """
     edges = inputs.rows()
-    entry = 4 + 4 * rows.weight + 4 * rows.edge_ids
-    each = 8 + 4 * rows.weight + (4 + 3 * entry) * (2 if rows.undirected else 1)
-    ids = inputs.size if inputs.text_ids else 8 * min(edges, 1 << 20)
-    nodes = 3 * inputs.nodes[0].size if inputs.nodes else 0
-    each_node = 8 + 2 * entry * (rows.self_loops == "add") + (inputs.nodes[1].width * 4 if inputs.nodes else 0)
+    entry = 4 + 4 * rows.weight + 4 * rows.edge_ids + 8 * (rows.time is not None)
+    beside = 8 * inputs.num_features + 16 * inputs.has_relations + 48 * (rows.time is not None)
+    each = 8 + 4 * rows.weight + beside + (4 + 3 * entry) * (2 if rows.undirected else 1)
+    ids = inputs.size if any(inputs.text_ids.values()) else 8 * min(edges, 1 << 20)
+    nodes = sum(3 * read.table.size for read in inputs.nodes)
+    each_node = 8 + 2 * entry * (rows.self_loops == "add") + 4 * sum(read.width for read in inputs.nodes)
     return edges * each + ids + nodes + positional + num_nodes * each_node
 
 
-def _write_id_map(writer: DatasetWriter, ids: IdMap) -> None:
-    """The raw id of every node: a Parquet file to join with and, for integers, the array `extra["id"]`."""
-    if not ids.has_map:
+def _write_id_map(writer: DatasetWriter, ids: Mapping[str, IdMap]) -> None:
+    """The raw id of every node: a Parquet file to join with and, for integers, the array `extra["id"]`.
+
+    With types, the id of a node is written after its type: `author:17`.
+    """
+    if not all(of.has_map for of in ids.values()):
         return
-    array = None if ids.is_text else writer.array("extra_id", torch.int64, (ids.num_nodes,))
-    schema = pa.schema([("node", pa.int64()), ("id", pa.string() if ids.is_text else pa.int64())])
-    first = 0
-    with pq.ParquetWriter(writer.side_file("ids"), schema) as file:
-        for keys in ids.distinct():
-            if not len(keys):
-                continue
-            file.write_table(pa.table([pa.array(np.arange(first, first + len(keys))), keys], schema=schema))
-            if array is not None:
-                array.append(keys.to_numpy())
-            first += len(keys)
+    if list(ids) != [""]:
+        keys_of = ((kind, keys.cast(pa.string())) for kind, of in ids.items() for keys in of.distinct())
+        pieces = (pc.binary_join_element_wise(kind, keys, ":") for kind, keys in keys_of)
+        write_names(writer, "ids", pieces, pa.string())
+        return
+    (of,) = ids.values()
+    write_names(writer, "ids", of.distinct(), pa.string() if of.is_text else pa.int64())
+    if not of.is_text:
+        array = writer.array("extra_id", torch.int64, (of.num_nodes,))
+        for keys in of.distinct():
+            array.append(keys.to_numpy())
+
+
+def _write_relations(writer: DatasetWriter, inputs: Inputs, relations: IdMap | None) -> int:
+    """What relations are called, and how many there are."""
+    if relations is not None:
+        count = write_names(writer, "names_relations", relations.distinct(), pa.string() if relations.is_text else pa.int64())
+    elif inputs.edge_types:
+        count = write_names(writer, "names_relations", [pa.array(["-".join(kind) for kind in inputs.edge_types])], pa.string())
+    else:
+        return 0
+    writer.info["num_relations"] = count
+    return count

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.graph.ingest.problems import BadRow, quoted
 
-Kind = Literal["int", "text", "number", "feature", "word", "list"]
+Kind = Literal["int", "text", "number", "feature", "word", "list", "whole", "real", "date"]
 Array = np.ndarray[Any, Any]
 
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
@@ -25,7 +25,8 @@ class Wanted:
     """A column to read: where it stands, what it is called in messages, and what it must hold.
 
     `int` and `text` are ids (never empty), `number` a finite float32, `feature` any float32, `word` a text that may be
-    missing, `list` a list of `below` float32 values. For ids as they are, `below` is the number of nodes.
+    missing, `list` a list of `below` float32 values. For ids as they are, `below` is the number of nodes. Times are `whole`
+    (int64), `real` (finite float64) or a `date`, which becomes seconds since 1970.
     """
 
     index: int
@@ -74,13 +75,18 @@ def _problem(value: Any, want: Wanted) -> str:
         return f"the {want.label} is empty ({quoted(text)})"
     if want.kind in ("number", "feature"):
         return f"the {want.label} is not a {'finite ' if want.kind == 'number' else ''}number ({quoted(text)})"
+    if want.kind == "real":
+        return f"the {want.label} is not a finite number ({quoted(text)})"
+    if want.kind == "date":
+        return f"the {want.label} is no date or time such as 2024-05-31 or 2024-05-31 12:30:00 ({quoted(text)})"
     if want.kind in ("text", "word"):
         return f"the {want.label} is not UTF-8 text ({quoted(text)})"
     if _INTEGER.fullmatch(text) is None:
         return f"the {want.label} is not an integer ({quoted(text)}){want.hint}"
     if want.below is not None:
         return f"the {want.label} is outside 0..{want.below - 1} ({quoted(text)})"
-    return f"the {want.label} does not fit 64 bits ({quoted(text)}): pass ids='string'"
+    remedy = "" if want.kind == "whole" else ": pass ids='string'"
+    return f"the {want.label} does not fit 64 bits ({quoted(text)}){remedy}"
 
 
 def _is_text(column: Any) -> bool:
@@ -186,19 +192,66 @@ def _numbers(column: Any, want: Wanted) -> tuple[Array, Array | None]:
     return values, fine
 
 
-def _parse_numbers(column: Any) -> tuple[Array, Array | None]:
+def _parse_numbers(column: Any, kind: Any = None) -> tuple[Array, Array | None]:
+    kind = kind or pa.float32()
     texts = column.cast(pa.large_binary()).cast(pa.large_string(), safe=False)
     try:
-        return pc.ascii_trim_whitespace(texts).cast(pa.float32()).to_numpy(), None
+        return pc.ascii_trim_whitespace(texts).cast(kind).to_numpy(), None
     except pa.ArrowInvalid:
-        values = np.zeros(len(column), np.float32)
+        values = np.zeros(len(column), kind.to_pandas_dtype())
         fine = np.ones(len(column), bool)
         for at, text in enumerate(column.to_pylist()):
             try:
-                values[at] = pa.scalar((text if isinstance(text, str) else text.decode()).strip()).cast(pa.float32()).as_py()
+                values[at] = pa.scalar((text if isinstance(text, str) else text.decode()).strip()).cast(kind).as_py()
             except (pa.ArrowInvalid, UnicodeDecodeError):
                 fine[at] = False
         return values, fine
+
+
+def _reals(column: Any, want: Wanted) -> tuple[Array, Array | None]:
+    fine: Array | None = None
+    if _is_text(column):
+        values, fine = _parse_numbers(column, pa.float64())
+    else:
+        if column.null_count:
+            fine = column.is_valid().to_numpy(zero_copy_only=False)
+            column = pc.fill_null(column, 0)
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    finite = np.isfinite(values)
+    if not finite.all():
+        fine = finite if fine is None else fine & finite
+    return values, fine
+
+
+def _dates(column: Any, want: Wanted) -> tuple[Array, Array | None]:
+    """Seconds since 1970, from Arrow's dates and times or from texts."""
+    fine: Array | None = None
+    if _is_text(column):
+        column, fine = _parse_dates(column)
+    elif column.null_count:
+        fine = column.is_valid().to_numpy(zero_copy_only=False)
+    seconds = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+    return pc.fill_null(seconds, 0).to_numpy(zero_copy_only=False), fine
+
+
+def _parse_dates(column: Any) -> tuple[Any, Array | None]:
+    texts = column.cast(pa.large_binary()).cast(pa.large_string(), safe=False)
+    try:
+        return pc.ascii_trim_whitespace(texts).cast(pa.timestamp("s")), None
+    except pa.ArrowInvalid:
+        seconds = [seconds_of(text if isinstance(text, str) else text.decode("utf-8", "replace")) for text in column.to_pylist()]
+        fine = np.array([value is not None for value in seconds], bool)
+        return pa.array([value or 0 for value in seconds], pa.int64()).cast(pa.timestamp("s")), None if fine.all() else fine
+
+
+def seconds_of(text: str) -> int | None:
+    """Seconds since 1970 of a date or time as ISO 8601 writes it, with or without a zone; None where it is none."""
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            return int(pa.scalar(text.strip()).cast(kind).value // 1_000_000)
+        except pa.ArrowInvalid:
+            continue
+    return None
 
 
 def _lists(column: Any, want: Wanted) -> tuple[Array, Array | None]:
@@ -222,4 +275,7 @@ _CONVERT: dict[str, Any] = {
     "feature": _numbers,
     "word": _words,
     "list": _lists,
+    "whole": _integers,
+    "real": _reals,
+    "date": _dates,
 }

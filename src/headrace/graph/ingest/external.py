@@ -16,10 +16,11 @@ from headrace.graph.ingest.partition import Limits, Range, partition
 from headrace.graph.ingest.scratch import Array, Scratch, Spool
 from headrace.graph.io import DatasetWriter
 
-EdgePieces = Callable[[], Iterator[tuple[Array, Array, Array | None]]]
+EdgePieces = Callable[[], Iterator[tuple[Array, ...]]]  # sources, targets, then weights and times, where there are any
 
 # Bytes an entry needs while it is dealt or sorted, all temporaries counted: ids of 4 or 8 bytes, weight, position.
 _BYTES_NARROW, _BYTES_WIDE = 112, 160
+_BYTES_TIME = 48
 _INT32 = np.iinfo(np.int32).max
 
 
@@ -32,11 +33,21 @@ class RowOptions:
     self_loops: SelfLoops
     weight: bool
     edge_ids: bool
+    time: np.dtype[Any] | None = None
+
+    @property
+    def beside(self) -> dict[str, tuple[np.dtype[Any], float]]:
+        """What stands beside an entry, and what it is for a self loop that was added."""
+        weight: dict[str, tuple[np.dtype[Any], float]] = {"weight": (np.dtype(np.float32), 1)} if self.weight else {}
+        if self.time is None:
+            return weight
+        before_all = -np.inf if self.time.kind == "f" else int(np.iinfo(self.time).min)
+        return weight | {"time": (self.time, before_all)}
 
 
 def edges_at_once(budget: Budget, options: RowOptions) -> int:
     """How many edges a group may hold, so that dealing them fits the memory."""
-    return budget.items(_BYTES_WIDE * (2 if options.undirected else 1))
+    return budget.items((_BYTES_WIDE + _BYTES_TIME * (options.time is not None)) * (2 if options.undirected else 1))
 
 
 class RowWriter:
@@ -50,17 +61,19 @@ class RowWriter:
         self._id = np.dtype(np.int32 if num_nodes <= _INT32 else np.int64)
         self._position = np.dtype(np.int32 if num_edges <= _INT32 else np.int64)
         self._like: tuple[Array, ...] = (np.empty(0, self._id), np.empty(0, self._id))
-        if options.weight:
-            self._like += (np.empty(0, np.float32),)
+        self._types = {"indices": self._id} | {name: dtype for name, (dtype, _) in options.beside.items()}
+        self._loop = [value for _, value in options.beside.values()]
         if options.edge_ids:
-            self._like += (np.empty(0, self._position),)
-        self._names = ["indices"] + ["weight"] * options.weight + ["edge_id"] * options.edge_ids
+            self._types["edge_id"] = self._position
+            self._loop.append(-1)
+        self._like += tuple(np.empty(0, dtype) for dtype in list(self._types.values())[1:])
+        self._names = list(self._types)
         self._entries = 0
 
     def write(self, writer: DatasetWriter, budget: Budget, progress: Callable[[str, int, int | None], None]) -> int:
-        """Write indptr, indices, weight and edge_id; returns the number of edges in the graph."""
+        """Write indptr, indices, weight, time and edge_id; returns the number of edges in the graph."""
         wide = self._id.itemsize > 4 or self._position.itemsize > 4
-        limit = budget.items(_BYTES_WIDE if wide else _BYTES_NARROW)
+        limit = budget.items((_BYTES_WIDE if wide else _BYTES_NARROW) + _BYTES_TIME * (self._options.time is not None))
         limits = Limits(rows=limit, keys=limit)
         spools = [self._folder.spool(name) for name in self._names]
         indptr = writer.array("indptr", torch.int64, (self._nodes + 1,))
@@ -85,22 +98,18 @@ class RowWriter:
             self._entries += int(degrees.sum())
             progress("writing rows", part.high, self._nodes)
         for name, spool in zip(self._names, spools, strict=True):
-            dtype = torch.from_numpy(np.empty(0, self._type(name))).dtype
+            dtype = torch.from_numpy(np.empty(0, self._types[name])).dtype
             array = writer.array(name, dtype, (self._entries,))
             for number in range(len(spool)):
                 array.append(spool.read(number))
             spool.close()
         return self._entries
 
-    def _type(self, name: str) -> np.dtype[Any]:
-        return {"indices": self._id, "weight": np.dtype(np.float32), "edge_id": self._position}[name]
-
     def _entries_of_edges(self) -> Iterator[tuple[Array, ...]]:
-        """(row, column, weight?, position?) of every edge and, where it is undirected, of its reverse right after it."""
+        """(row, column, weight?, time?, position?) of every edge and, where it is undirected, of its reverse right after it."""
         position = 0
-        for src, dst, weight in self._edges():
+        for src, dst, *extra in self._edges():
             row, column = dst.astype(self._id, copy=False), src.astype(self._id, copy=False)
-            extra = [] if weight is None else [weight]
             if self._options.edge_ids:
                 extra.append(np.arange(position, position + len(row), dtype=self._position))
             position += len(row)
@@ -146,7 +155,7 @@ class RowWriter:
 
     def _with_loops(self, columns: list[Array], rows: Array, low: int) -> list[Array]:
         added = [rows, rows + low]
-        added += [np.full(len(rows), 1 if like.dtype == np.float32 else -1, like.dtype) for like in self._like[2:]]
+        added += [np.full(len(rows), value, like.dtype) for value, like in zip(self._loop, self._like[2:], strict=True)]
         return [np.concatenate([a, b.astype(a.dtype)]) for a, b in zip(columns, added, strict=True)]
 
     def _long_row(self, part: Range, limits: Limits, spools: list[Spool]) -> int:

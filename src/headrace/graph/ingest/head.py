@@ -93,7 +93,7 @@ def has_header(path: Path, head: Head, header: Header, columns: tuple[str | int 
     rows = [[row[i] for i in at if i < len(row)] for row in head.sample]
     if any(INTEGER.fullmatch(text) for text in first):
         return False
-    if integer_columns(rows, len(first)):
+    if any(integer_columns([row[at : at + 1] for row in rows], 1) for at in range(len(first))):
         return True
     if {text.strip().lower().lstrip("~:#") for text in first} & _NAMES:
         return True

@@ -31,6 +31,7 @@ class IdMap:
         self._seen: Array | None = None
         self._as_they_are = num_nodes is not None
         self.num_nodes = num_nodes or 0
+        self.groups = 0
 
     @property
     def has_map(self) -> bool:
@@ -40,11 +41,12 @@ class IdMap:
     def is_text(self) -> bool:
         return self._text
 
-    def add(self, ids: Any) -> None:
-        """One group: an int64 array, or an Arrow array of texts."""
+    def add(self, ids: Any) -> int:
+        """One group: an int64 array, or an Arrow array of texts; returns its number."""
+        self.groups += 1
         if self._ranks is not None:
             self._ranks.add(ids)
-            return
+            return self.groups - 1
         assert self._groups is not None
         least, most = (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
         if len(ids):
@@ -52,6 +54,7 @@ class IdMap:
             self._least, self._most = (least, most) if empty else (min(self._least, least), max(self._most, most))
         small = np.iinfo(np.int32).min <= least and most <= np.iinfo(np.int32).max
         self._groups.append(ids.astype(np.int32) if small else ids)
+        return self.groups - 1
 
     def finish(self, progress: Callable[[int, int], None]) -> None:
         """Number the ids. After this no group can be added."""

@@ -42,6 +42,10 @@ class Budget:
             )
         return cls(int((limit - held - _RESERVE) * 0.75))
 
+    def shared(self, users: int) -> Budget:
+        """The part of one of several that hold memory at the same time."""
+        return Budget(self.working // max(1, users))
+
     @property
     def table(self) -> int:
         """Bytes for the table that turns raw ids into node ids."""

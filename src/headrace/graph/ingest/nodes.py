@@ -57,11 +57,10 @@ class NodeRows:
         self._first_group: int | None = None
         self._groups = 0
         self.without_row = 0
-        self.info: dict[str, object] = {}
 
-    def read(self, ids: IdMap, first_group: int, progress: Callable[[int], None]) -> None:
+    def read(self, ids: IdMap, progress: Callable[[int], None]) -> None:
         """Read the table once: its ids to the id map, one group per batch, and the rest to disk."""
-        self._first_group = first_group
+        self._first_group = ids.groups
         for batch in self._table.batches(self._columns.wanted):
             columns, lines, bad = clean(batch, self._columns.wanted)
             raw = columns.pop(0)
@@ -106,18 +105,27 @@ class NodeRows:
                 piece += (self._features.read(number).reshape(-1, self._columns.width),)
             yield piece
 
-    def write(self, writer: DatasetWriter, ids: IdMap, budget: Budget, threads: int, progress: Callable[[int], None]) -> None:
-        """Append x, y and splits in the order of the nodes."""
-        width, nodes = self._columns.width, ids.num_nodes
-        labels, classes = self._final_labels()
-        x = writer.array("x", torch.float32, (nodes, width)) if width else None
-        y = writer.array("y", torch.int64, (nodes,)) if self._columns.label is not None else None
-        split = self._folder.spool("split")
+    @property
+    def width(self) -> int:
+        """Features of a node."""
+        return self._columns.width
+
+    @property
+    def has_labels(self) -> bool:
+        return self._columns.label is not None
+
+    @property
+    def has_splits(self) -> bool:
+        return self._columns.split is not None
+
+    def ranges(self, ids: IdMap, budget: Budget, threads: int) -> Iterator[tuple[Array, Array | None]]:
+        """Codes of labels and splits, -1 for none, and features, of all nodes in their order.  # -> [n, 2], [n, width]"""
+        width = self.width
         limit = budget.items(64 + 16 * width)
         ranges = partition(
             lambda: self._pieces(ids),
             0,
-            nodes,
+            ids.num_nodes,
             key=0,
             limits=Limits(limit, limit),
             folder=self._folder,
@@ -131,18 +139,11 @@ class NodeRows:
             self.without_row += part.high - part.low - len(place)
             values = np.full((part.high - part.low, 2), -1, np.int32)
             values[place] = codes
-            if x is not None:
+            features = None
+            if width:
                 features = np.zeros((part.high - part.low, width), np.float32)
                 features[place] = rows[0]
-                x.append(features)
-            if y is not None:
-                y.append(labels[values[:, 0]])
-            split.append(values[:, 1].astype(np.int8))
-            progress(part.high)
-        if classes:
-            self.info |= {"num_classes": len(classes), "class_names": classes}
-        if self._columns.split is not None:
-            write_splits(writer, lambda: (split.read(number) for number in range(len(split))))
+            yield values, features
 
     def _first_of_many(self, part: Range) -> list[Array]:
         """The first row of a node that has more rows than fit in memory."""
@@ -166,7 +167,7 @@ class NodeRows:
         self._bad.add(self._table, [BadRow(line, problem.format(self._table.where(line_of[n]))) for n, line in repeats])
         return [column[first] for column in columns]
 
-    def _final_labels(self) -> tuple[Array, list[str]]:
+    def labels(self) -> tuple[Array, list[str]]:
         """The label of every code (the last entry, -1, is for none), and the names of classes where labels are names."""
         numbers = [_whole(name) for name in self._classes]
         if all(number is not None for number in numbers):

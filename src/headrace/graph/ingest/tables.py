@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.lib import format as npy
 
 from headrace.graph.ingest.columns import Batch, Wanted
-from headrace.graph.ingest.head import has_header, integer_columns, read_head
+from headrace.graph.ingest.head import Head, has_header, integer_columns, read_head
 from headrace.graph.ingest.options import Column, IngestOptions
 from headrace.graph.ingest.problems import IngestError
 from headrace.graph.ingest.text import TextTable
@@ -20,6 +20,8 @@ from headrace.graph.ingest.text import TextTable
 _TEXT = {".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el", ".tab"}
 _PARQUET = {".parquet", ".pq"}
 _PARSERS = 4
+_PARQUET_ROWS, _NPY_ROWS = 1 << 16, 1 << 20
+_SAMPLE = 1000
 
 
 class Table(Protocol):
@@ -57,16 +59,40 @@ def require_file(path: Path, argument: str) -> None:
 
 def open_text_table(path: Path, options: IngestOptions, columns: tuple[Column, ...], block: int, threads: int) -> TextTable | None:
     """A text file with its delimiter and header found, or None where it holds no rows."""
-    delimiter = options.delimiter or ("\t" if options.format == "tsv" else None)
-    try:
-        head = read_head(path, delimiter, options.comment)
-    except (OSError, EOFError) as error:
-        raise IngestError(f"{path} cannot be read: {error}") from None
+    head = _head(path, options)
     if head is None:
         return None
     header = has_header(path, head, options.header, columns)
     names = tuple(name.strip() for name in head.first) if header else None
     return TextTable(path, head, names, block=block, threads=min(threads, _PARSERS))
+
+
+def _head(path: Path, options: IngestOptions) -> Head | None:
+    delimiter = options.delimiter or ("\t" if options.format == "tsv" else None)
+    try:
+        return read_head(path, delimiter, options.comment)
+    except (OSError, EOFError) as error:
+        raise IngestError(f"{path} cannot be read: {error}") from None
+
+
+def open_table(
+    path: Path, kind: str, options: IngestOptions, columns: tuple[Column, ...], block: int, at_once: int, threads: int
+) -> AnyTable | None:
+    """A table of any kind; `columns` tell whether a text has a header. None where a text holds no rows."""
+    if kind == "text":
+        return open_text_table(path, options, columns, block, threads)
+    if kind == "parquet":
+        return ParquetTable(path, min(_PARQUET_ROWS, at_once))
+    return NpyTable(path, min(_NPY_ROWS, at_once))
+
+
+def first_rows(path: Path, kind: str, options: IngestOptions) -> tuple[tuple[str, ...] | None, list[tuple[str, ...]]]:
+    """The names of columns, where a file has them for certain, and its first rows, a header among them."""
+    if kind == "text":
+        head = _head(path, options)
+        return None, [] if head is None else [head.first, *head.sample]
+    table = ParquetTable(path, _SAMPLE)
+    return table.names, table.sample()
 
 
 class ParquetTable:
@@ -85,6 +111,12 @@ class ParquetTable:
 
     def where(self, row: int) -> str:
         return f"{self.path}: row {row}"
+
+    def sample(self) -> list[tuple[str, ...]]:
+        """The first rows, as texts."""
+        batch = next(iter(self._file.iter_batches(_SAMPLE, use_threads=False)), None)
+        columns = [] if batch is None else [column.to_pylist() for column in batch.columns]
+        return [tuple("" if value is None else str(value) for value in row) for row in zip(*columns, strict=True)]
 
     def batches(self, wanted: Sequence[Wanted]) -> Iterator[Batch]:
         names = list(dict.fromkeys(self.names[want.index] for want in wanted))
@@ -118,6 +150,12 @@ class NpyTable:
 
     def where(self, row: int) -> str:
         return f"{self.path}: edge {row}"
+
+    def sample(self) -> list[tuple[str, ...]]:
+        """The first edges, as texts."""
+        wanted = [Wanted(at, "", "int") for at in (0, 1)]
+        batch = next(NpyTable(self.path, 10).batches(wanted), None)
+        return [] if batch is None else [(str(a), str(b)) for a, b in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
 
     def batches(self, wanted: Sequence[Wanted]) -> Iterator[Batch]:
         for start in range(0, self.num_rows, self._rows):
@@ -170,11 +208,31 @@ def column_index(path: Path, column: Column, names: tuple[str, ...] | None, widt
     return index
 
 
-def looks_integer(table: TextTable | ParquetTable | NpyTable, columns: Sequence[int]) -> bool:
+def width_of(table: AnyTable) -> int:
+    """The number of columns."""
+    return table.head.width if isinstance(table, TextTable) else 2 if isinstance(table, NpyTable) else len(table.names)
+
+
+def require_type(table: ParquetTable, at: int, argument: str, use: str) -> None:
+    """Refuse a Parquet column whose type does not serve as an "id", a "number" or a "word"."""
+    kind = table.schema.field(at).type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_binary(value)
+    fine = text or pa.types.is_integer(value)
+    if use != "id":
+        fine = fine or pa.types.is_floating(value) or pa.types.is_boolean(value)
+    if not fine:
+        needs = "integers or strings" if use == "id" else "numbers" if use == "number" else "numbers or strings"
+        raise IngestError(f"{argument}: column {table.names[at]!r} of {table.path} holds {kind}: it must hold {needs}")
+
+
+def looks_integer(table: AnyTable, columns: Sequence[int]) -> bool:
     """Whether the ids in these columns are integers, by the schema or by most of the first rows."""
     if isinstance(table, NpyTable):
         return True
     if isinstance(table, ParquetTable):
         return all(pa.types.is_integer(table.schema.field(at).type) for at in columns)
-    rows = list(table.head.sample) if table.names is not None else [table.head.first, *table.head.sample]
-    return integer_columns([[row[at] for at in columns if at < len(row)] for row in rows], len(columns))
+    return integer_columns([[row[at] for at in columns if at < len(row)] for row in table.sample()], len(columns))
+
+
+AnyTable = TextTable | ParquetTable | NpyTable

@@ -26,6 +26,9 @@ _TYPES: dict[Kind, Any] = {
     "number": pa.float32(),
     "feature": pa.float32(),
     "word": pa.string(),
+    "whole": pa.int64(),
+    "real": pa.float64(),
+    "date": pa.timestamp("s"),
 }
 
 
@@ -41,6 +44,10 @@ class TextTable:
 
     def where(self, row: int) -> str:
         return f"{self.path}:{row}"
+
+    def sample(self) -> list[tuple[str, ...]]:
+        """The first rows, as texts."""
+        return list(self.head.sample) if self.names is not None else [self.head.first, *self.head.sample]
 
     def batches(self, wanted: Sequence[Wanted]) -> Iterator[Batch]:
         with open_text(self.path) as f:
