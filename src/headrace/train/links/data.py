@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,13 +22,16 @@ class LinkData:
     num_nodes: int
     num_relations: int
     labeled: bool
+    held_out_by: Literal["dataset", "pairs", "time"] = "dataset"  # who says which edges are held out
 
     @classmethod
     def of(cls, data: Dataset, *, held_out: float = 0.05, seed: int = 0) -> LinkData:
-        """The splits of a knowledge graph (`train`, `val` or `valid`, and `test` in the dataset's `extra`), or a graph's own edges.
+        """The splits of a knowledge graph (`train`, `val` or `valid`, and `test` in the dataset's `extra`), or `held_out` of the
+        edges for validation and as many for testing: of its `triples`, where it has no splits, or of a graph's own edges.
 
-        Of a graph, `held_out` of the edges are for validation and as many for testing. An edge and its reverse are in the same
-        split, or half of the answers would be in the training set. The split depends on the two nodes and the seed alone.
+        Where edges have times, the latest are held out: those for testing, and before them those for validation; edges of one time
+        are in one split. Else an edge and its reverse are in the same split, or half of the answers would be in the training set,
+        and the split depends on the two nodes and the seed alone.
         """
         if "train" in data.extra and data.extra["train"].dim() == 2 and data.extra["train"].shape[1] >= 3:
             none = data.extra["train"][:0]
@@ -35,25 +39,23 @@ class LinkData:
             train, val, test = parts = [splits.get(name, none)[:, :3].contiguous() for name in ("train", "val", "test")]
             relations = int(data.info.get("num_relations", 0)) or 1 + max(int(p[:, 1].max()) for p in parts if len(p))  # type: ignore[call-overload]
             edges = cls(train, val, test, data.num_nodes, relations, labeled=True)
+        elif "triples" in data.extra:
+            triples = data.extra["triples"]
+            relations = int(data.info.get("num_relations", 0)) or 1 + int(triples[:, 1].max())  # type: ignore[call-overload]
+            held, by = _split(triples, data.extra.get("triples_time"), held_out, seed)
+            edges = cls(*held, data.num_nodes, relations, labeled=True, held_out_by=by)
         else:
-            edges = cls._of_graph(data, held_out, seed)
+            head, tail = data.graph.edge_index().unbind(0)
+            triples = torch.stack([head, torch.zeros_like(head), tail.to(head.dtype)], dim=1)
+            held, by = _split(triples, data.graph.time, held_out, seed)
+            edges = cls(*held, data.num_nodes, 1, labeled=False, held_out_by=by)
         edges._check()
         return edges
 
-    @classmethod
-    def _of_graph(cls, data: Dataset, held_out: float, seed: int) -> LinkData:
-        head, tail = data.graph.edge_index().unbind(0)
-        triples = torch.stack([head, torch.zeros_like(head), tail.to(head.dtype)], dim=1)
-        low, high = torch.minimum(head, tail).long(), torch.maximum(head, tail).long()
-        share = _mixed(_mixed(low + _mixed(torch.tensor(seed))) + high).double() / 2**63 / 2 + 0.5  # uniform in [0, 1)
-        train = (share >= held_out) & (share < 1 - held_out)
-        rest = share.argsort()  # held-out edges in a random order, so that the first of them stand for all
-        val, test = rest[: int((share < held_out).sum())], rest[len(rest) - int((share >= 1 - held_out).sum()) :]
-        return cls(triples[train], triples[val], triples[test], data.num_nodes, 1, labeled=False)
-
     def _check(self) -> None:
         if not len(self.train):
-            raise ValueError("there are no edges to learn from: the training split is empty")
+            held = "; all edges have about one time, and the latest are held out" if self.held_out_by == "time" else ""
+            raise ValueError(f"there are no edges to learn from: the training split is empty{held}")
         for name in ("train", "val", "test"):
             part: Tensor = getattr(self, name)
             if not len(part):
@@ -71,6 +73,31 @@ class LinkData:
     def degrees(self) -> Tensor:
         """How many training edges end at each node.  # -> [nodes]"""
         return torch.bincount(self.train[:, ::2].flatten().long(), minlength=self.num_nodes)
+
+
+def _split(
+    triples: Tensor, time: Tensor | None, held_out: float, seed: int
+) -> tuple[tuple[Tensor, Tensor, Tensor], Literal["pairs", "time"]]:
+    """Training, validation and test edges: the latest are held out, or those of some pairs of nodes. [e, 3], [e]"""
+    head, tail = triples[:, 0].long(), triples[:, 2].long()
+    low, high = torch.minimum(head, tail), torch.maximum(head, tail)
+    share = _mixed(_mixed(low + _mixed(torch.tensor(seed))) + high).double() / 2**63 / 2 + 0.5  # uniform in [0, 1)
+    rest = share.argsort()  # held-out edges in a random order, so that the first of them stand for all
+    if time is None:
+        train = (share >= held_out) & (share < 1 - held_out)
+        val, test = rest[: int((share < held_out).sum())], rest[len(rest) - int((share >= 1 - held_out).sum()) :]
+        return (triples[train], triples[val], triples[test]), "pairs"
+    is_test = _latest(time, torch.ones(len(time), dtype=torch.bool), round(held_out * len(time)))
+    is_val = _latest(time, ~is_test, round(held_out * len(time)))
+    return (triples[~(is_val | is_test)], triples[rest[is_val[rest]]], triples[rest[is_test[rest]]]), "time"
+
+
+def _latest(time: Tensor, among: Tensor, count: int) -> Tensor:
+    """Which are the `count` latest of some edges, and any others of the same time as the first of those.  # -> [e] bool"""
+    times = time[among].sort().values
+    if not count or len(times) < count:
+        return torch.zeros_like(among)
+    return among & (time >= times[len(times) - count])
 
 
 def _mixed(value: Tensor) -> Tensor:
