@@ -169,8 +169,8 @@ def test_data_that_cannot_be_trained_on_is_one_line_and_status_2(tmp_path, monke
     data.x[5, 2] = float("nan")
     data.save("bad")
     assert "features must be finite: x[5, 2] is nan" in refused("bad", *QUICK)
-    hr.Dataset(data.graph, y=data.y, splits=data.splits).save("bare")
-    assert "has no features" in refused("bare", *QUICK)
+    hr.Dataset(data.graph, x=data.x, splits=data.splits).save("bare")
+    assert "has no labels" in refused("bare", *QUICK)
     assert not (tmp_path / "runs").exists()
 
 

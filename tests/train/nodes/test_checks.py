@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 import headrace as hr
 from headrace.train import node
@@ -36,7 +37,6 @@ def test_good_data_passes(data):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": None}, "this dataset has no features: node classification needs x"),
         ({"y": None}, "this dataset has no labels: node classification needs y"),
         ({"x": torch.zeros(300)}, r"features must be a row per node; x has shape \[300\]"),
         (
@@ -118,3 +118,12 @@ def test_features_may_be_read_only(data, tmp_path):
     data.save(tmp_path / "saved")
     check_node_data(hr.open(tmp_path / "saved"))
     node(hr.open(tmp_path / "saved"), options=small(epochs=1))
+
+
+def test_a_model_of_ones_own_needs_features(data):
+    bare = changed(data, x=None)
+    with pytest.raises(ValueError, match="this dataset has no features: node classification needs x"):
+        check_node_data(bare)
+    with pytest.raises(ValueError, match="this dataset has no features: node classification needs x"):
+        node(bare, model=nn.Identity(), options=small())
+    check_node_data(bare, own_rows=True)

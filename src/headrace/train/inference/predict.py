@@ -12,23 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace._files import replaced
 from headrace.graph import Dataset
-from headrace.nn import GNN
 from headrace.train.checkpoint import CheckpointError
 from headrace.train.inference.infer import infer
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
+from headrace.train.nodes.own_rows import with_rows_of
 from headrace.train.options import from_plain
 from headrace.train.run import Run
 
 _ROWS = 1 << 18  # of a row group
 
 
-def load_model(path: str | os.PathLike[str], data: Dataset) -> tuple[GNN, NodeOptions]:
+def load_model(path: str | os.PathLike[str], data: Dataset) -> tuple[nn.Module, NodeOptions]:
     """The best model of the run at `path` (of several repeats, the first), for data of the shape it was trained on."""
     run = Run(path)
     header = run.header
@@ -41,6 +41,8 @@ def load_model(path: str | os.PathLike[str], data: Dataset) -> tuple[GNN, NodeOp
     trained = header["dataset"]
     if data.num_features != trained["features"]:
         raise ValueError(f"the model takes {trained['features']} features, the dataset has {data.num_features}")
+    if data.x is None and data.num_nodes != trained["nodes"]:
+        raise ValueError(f"the model has learned rows of {trained['nodes']:,} nodes, and the dataset has {data.num_nodes:,}")
     options = from_plain(NodeOptions, header["options"])
     like = Dataset(data.graph, x=data.x, info={"num_classes": trained["classes"]})
     model = make_model(like, options)
@@ -73,7 +75,8 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     model, _ = load_model(path, data)
     header = Run(path).header
     multi_label = bool(header["dataset"].get("multi_label"))
-    rows = infer(model, scaled(data, Scaling.of_run(header))).float()
+    shown = with_rows_of(model, data) if data.x is None else scaled(data, Scaling.of_run(header))
+    rows = infer(model, shown).float()
     if not len(rows):
         raise ValueError("the dataset has no nodes")
     if lost := int((~rows.isfinite()).any(dim=1).sum()):

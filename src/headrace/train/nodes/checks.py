@@ -16,24 +16,35 @@ _CHUNK = 1 << 18  # rows looked at a time
 _MOST = 8 << 30  # bytes of features that are all looked at; of more, every so many rows
 
 
-def check_node_data(data: Dataset, *, rows: bool = True) -> None:
-    """Raise ValueError unless `data` has features, labels that fit, and a training split to learn from.
+def check_node_data(data: Dataset, *, rows: bool = True, own_rows: bool = False) -> None:
+    """Raise ValueError unless `data` has features (but for `own_rows`), labels that fit, and a training split to learn from.
 
     Without `rows` the features themselves are not looked at: they are on disk, and `check_pieces` reads them.
     """
-    if data.x is None:
+    if data.x is None and not own_rows:
         raise ValueError("this dataset has no features: node classification needs x")
     if data.y is None:
         raise ValueError("this dataset has no labels: node classification needs y")
-    if data.x.dim() != 2:
+    if data.x is not None and data.x.dim() != 2:
         raise ValueError(f"features must be a row per node; x has shape {list(data.x.shape)}")
-    if not data.x.dtype.is_floating_point:
+    if data.x is not None and not data.x.dtype.is_floating_point:
         raise ValueError(f"features must be floating-point numbers, not {data.x.dtype}: convert x with .float()")
     for name in _SPLITS:
         _check_split(data, name)
     _check_labels(data)
-    if rows:
+    if rows and data.x is not None:
         check_pieces(lambda begin, end, step: data.x[begin:end:step], data.x)  # type: ignore[index]
+
+
+def check_own_rows(options: NodeOptions) -> None:
+    """Raise ValueError where the options ask something of features, and nodes have none."""
+    if options.storage != "memory":
+        raise ValueError(f"this dataset has no features, and learned rows are in memory: leave out storage {options.storage}")
+    if options.features != "as_is":
+        raise ValueError(f"nodes have no features that could be scaled: leave out features {options.features}")
+    if options.capture or options.share == "ranks":
+        name = "capture" if options.capture else "share ranks"
+        raise ValueError(f"nodes have no features, and rows of their own do not go with {name}: leave it out")
 
 
 def check_model_size(data: Dataset, options: NodeOptions) -> None:
@@ -41,6 +52,7 @@ def check_model_size(data: Dataset, options: NodeOptions) -> None:
     hidden, depth = options.hidden, options.depth
     weights = hidden * (data.num_features + data.num_classes + (depth - 2) * hidden) if depth > 1 else 0
     rows = data.num_nodes * hidden * (depth > 1) if options.full_batch else 0
+    weights += data.num_nodes * hidden if data.x is None else 0
     require_memory(8 * weights + 4 * rows, f"a model with {depth} layers and hidden {hidden}", "lower hidden or layers")
 
 

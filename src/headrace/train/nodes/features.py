@@ -79,5 +79,4 @@ class Scaling:
 
 def scaled(data: Dataset, scaling: Scaling | None) -> Dataset:
     """The dataset with scaled features; itself where they stay as they are."""
-    assert data.x is not None
-    return data if scaling is None else replace(data, x=scaling(data.x))
+    return data if scaling is None or data.x is None else replace(data, x=scaling(data.x))

@@ -17,10 +17,12 @@ from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit
 from headrace.train.measure import Spread, spreads
-from headrace.train.nodes.checks import check_model_size, check_node_data
+from headrace.train.nodes.checks import check_model_size, check_node_data, check_own_rows
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
+from headrace.train.nodes.own_rows import OwnRows
 from headrace.train.nodes.recipe import NodeRecipe
+from headrace.train.nodes.splits import num_splits, over_splits, split_numbers, with_split
 from headrace.train.nodes.stored import StoredData, stored_data
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
@@ -87,19 +89,27 @@ def node(
     True
     """
     options = options or NodeOptions()
+    numbers = split_numbers(data, options)
+    options = over_splits(options, len(numbers))
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
-    check_node_data(data, rows=options.storage == "memory")
+    for number in reversed(numbers):
+        first = number == numbers[0]
+        check_node_data(with_split(data, number), rows=first and options.storage == "memory", own_rows=model is None)
+    data = with_split(data, numbers[0])
+    if data.x is None:
+        check_own_rows(options)
+    if len(numbers) > 1 and options.storage == "resident":
+        raise ValueError("storage resident lays features out for one split: train on one of them, as with split 0")
     if model is None:
         check_model_size(data, options)
-    assert data.x is not None
     known = None if out is None else _fingerprint(data)
-    scaling = Scaling.of(options.features, data.x)
+    scaling = None if data.x is None else Scaling.of(options.features, data.x)
     path = None if out is None else Path(out)
     stored = stored_data(data, options, scaling, path) if options.storage != "memory" else None
     data = scaled(data, scaling) if stored is None else stored.data
     ends, recipe = fit(
-        partial(_recipe, data, model, stored, scaling),
+        partial(_recipe_of_split, data, model, stored, scaling, numbers, options.seed),
         options,
         header=_header(data, spec, scaling, known),
         out=out,
@@ -118,9 +128,23 @@ def node(
     return result
 
 
+def _recipe_of_split(
+    data: Dataset, model: Model, stored: StoredData | None, scaling: Scaling | None, numbers: list[int], seed: int, setup: Setup
+) -> NodeRecipe:
+    """The recipe of a repeat, each on the next of several splits."""
+    number = numbers[(setup.options.seed - seed) % len(numbers)]
+    if num_splits(data) > 1:
+        setup.watcher.note(f"official split {number} of 0 to {num_splits(data) - 1}")
+        data = with_split(data, number)
+        stored = None if stored is None else replace(stored, data=with_split(stored.data, number))
+    return _recipe(data, model, stored, scaling, setup)
+
+
 def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Scaling | None, setup: Setup) -> NodeRecipe:
     if scaling is not None:
         setup.watcher.note(f"{scaling} (features {scaling.kind})")
+    if data.x is None:
+        setup.watcher.note(f"nodes have no features: each trains on a row of its own, {setup.options.hidden} learned numbers")
     if isinstance(model, nn.Module):
         built = model
     else:
@@ -129,8 +153,7 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Sca
         return stored.recipe(built, setup)
     remote: Remote | None = None
     if setup.ranks.size > 1:
-        assert data.x is not None
-        if setup.options.share == "ranks":
+        if setup.options.share == "ranks" and data.x is not None:
             owners = hash_owners(data.num_nodes, setup.ranks.size)
             remote = Remote(data.x, owners, device=setup.options.device)
             setup.opened.callback(remote.close)
@@ -144,11 +167,10 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Sca
 def _once_per_machine(data: Dataset, setup: Setup) -> Dataset:
     """The dataset with its graph and features in memory that the ranks of a machine share."""
     graph = data.graph
-    assert data.x is not None
-    tensors = {"x": data.x, "indptr": graph.indptr, "indices": graph.indices}
+    tensors = {"indptr": graph.indptr, "indices": graph.indices} | ({} if data.x is None else {"x": data.x})
     held = once_per_machine(tensors, setup.ranks, setup.opened)
     values = {"weight": graph.weight, "time": graph.time, "edge_id": graph.edge_id, "permutation": graph.permutation}
-    return replace(data, x=held["x"], graph=Graph(held["indptr"], held["indices"], **values))
+    return replace(data, x=held.get("x"), graph=Graph(held["indptr"], held["indices"], **values))
 
 
 def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
@@ -197,13 +219,13 @@ def header_of(
     return describe("node", dataset, options, None if model is None else sum(p.numel() for p in model.parameters()), **more)
 
 
-def make_model(data: Dataset, options: NodeOptions) -> GNN:
-    """The model that the options describe."""
+def make_model(data: Dataset, options: NodeOptions) -> GNN | OwnRows:
+    """The model that the options describe; where nodes have no features, over rows of their own."""
     allowed = (torch.float32, torch.bfloat16) if options.precision == "bf16" else (torch.float32,)
     if data.x is not None and data.x.dtype not in allowed:
         raise ValueError(f"features are {data.x.dtype}, and the model computes with {options.precision}: convert x with .float()")
-    return GNN(
-        data.num_features,
+    network = GNN(
+        data.num_features or options.hidden,
         options.hidden,
         data.num_classes,
         layers=options.depth,
@@ -214,3 +236,4 @@ def make_model(data: Dataset, options: NodeOptions) -> GNN:
         residual=options.residual,
         heads=options.heads,
     )
+    return network if data.x is not None else OwnRows(network, nodes=data.num_nodes, width=options.hidden)

@@ -31,6 +31,7 @@ class NodeOptions(RunOptions):
     features: Literal["as_is", "rows", "standardize"] = option(
         "as_is", "whether features are scaled: each node's to sum to one (rows), or each column to mean 0 and deviation 1"
     )
+    split: str | int = option("0", "which of several official splits: a number from 0, or all, one run after the other")
     mode: Literal["auto", "cpu", "uva", "gpu", "mixed"] = option(
         "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"
     )
@@ -54,6 +55,9 @@ class NodeOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "split", str(self.split))
+        if self.split != "all" and not str(self.split).isdecimal():
+            raise ValueError(f"split must be a number from 0, or all; not {self.split!r}")
         on_cpu = self.device.partition(":")[0] == "cpu"
         of_gpu = self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture
         if on_cpu and of_gpu:

@@ -23,6 +23,7 @@ from headrace.train.inference.walk import layers_of
 from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
+from headrace.train.nodes.own_rows import with_rows_of
 from headrace.train.nodes.remote_batches import RemoteBatches
 from headrace.train.nodes.score import class_weights, count_right, loss_weight, measures_of, node_loss, per_class, score
 from headrace.train.recipe import Progress, Recipe, Step
@@ -120,7 +121,7 @@ class NodeRecipe(Recipe):
             None if self.weight is None else loss_weight(placed.y, self.weight),  # type: ignore[arg-type]
             sample.num_sampled_nodes,
             sample.num_sampled_edges,
-            read * self.data.num_features * self.data.x.element_size(),  # type: ignore[union-attr]
+            0 if self.data.x is None else read * self.data.num_features * self.data.x.element_size(),
             ready=replayed is not None,
         )
 
@@ -172,7 +173,8 @@ class NodeRecipe(Recipe):
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         """The model's rows of some nodes, as in evaluation."""
         if self.exact and self.whole is None:
-            return infer(self.model, self.data, nodes, progress=progress, ranks=self.ranks, exchange=self.exchange)
+            data = with_rows_of(self.model, self.data)
+            return infer(self.model, data, nodes, progress=progress, ranks=self.ranks, exchange=self.exchange)
         self.model.eval()
         with torch.no_grad():
             if self.whole is not None:
@@ -232,9 +234,8 @@ class NodeRecipe(Recipe):
 
     def _placed_rows(self) -> Store | None:
         """Features where the GPU reads them, if there is one and it samples."""
-        assert self.data.x is not None
         options = self.options
-        if self.device.type == "cpu" or options.full_batch:
+        if self.data.x is None or self.device.type == "cpu" or options.full_batch:
             return None
         order = partial(
             hot_order,
