@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -62,6 +62,69 @@ class Dataset:
                 if len(ids) != self.graph.num_nodes:
                     raise ValueError(f"split {name!r} masks {len(ids)} of {self.graph.num_nodes} nodes")
                 self.splits[name] = ids.nonzero().flatten()
+
+    @classmethod
+    def from_pyg(cls, data: Any, *, target: str | None = None, undirected: bool = False) -> Dataset:
+        """The dataset of a PyG `Data`, `HeteroData` or `TemporalData`; nothing of it is changed.
+
+        Taken are `edge_index` (or `adj_t`), `x`, `y`, masks or `train_idx` and the like (masks [nodes, k] are k official
+        splits), `edge_weight`, `edge_attr` (`extra["edge_features"]`), `edge_type` (`extra["triples"]`), and times of edges.
+        Of a `HeteroData` (see `headrace.graph.typed`), `target` is the type whose labels are meant, where several have some;
+        attributes of its edges are left out, and named in `info["left_out"]`. `undirected` adds the reverse of every edge.
+
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> Dataset.from_pyg(Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 2]])))
+        Dataset(num_nodes=3, num_edges=2, num_features=2)
+        """
+        from headrace.graph.convert.pyg import from_pyg
+
+        return from_pyg(data, target=target, undirected=undirected)
+
+    def to_pyg(self) -> Any:
+        """The same as a PyG `Data`, or a `HeteroData` where nodes have types; edges in the order of the list they came from."""
+        from headrace.graph.convert.pyg import to_pyg
+
+        return to_pyg(self)
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: Any,
+        *,
+        features: Sequence[str] | str = (),
+        label: str | None = None,
+        split: str | None = None,
+        weight: str | None = None,
+    ) -> Dataset:
+        """The dataset of a NetworkX graph. `features`, `label`, `split` and `weight` name attributes of its nodes and edges.
+
+        Nodes are numbered in the order of `graph.nodes`; `id_map` has what they are called. A graph that is not directed has
+        each edge in both directions.
+        """
+        from headrace.graph.convert.networkx import from_networkx
+
+        return from_networkx(graph, features=features, label=label, split=split, weight=weight)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, *, x: Any = None, y: Any = None, splits: dict[str, Any] | None = None) -> Dataset:
+        """The dataset of a sparse adjacency matrix: entry (i, j) is the edge from i to j. Values are weights, unless all are 1.
+
+        `x`, `y` and `splits` are arrays, as `Dataset` takes them; `x` may be sparse.
+        """
+        from headrace.graph.convert.matrices import from_scipy
+
+        return from_scipy(matrix, x=x, y=y, splits=splits)
+
+    @classmethod
+    def from_dgl(cls, graph: Any, *, x: str = "feat", y: str = "label") -> Dataset:
+        """The dataset of a DGL graph, with or without types; `x` and `y` name what `ndata` calls features and labels.
+
+        Masks of the splits are `train_mask`, `val_mask` and `test_mask`; weights of edges `edata["weight"]`.
+        """
+        from headrace.graph.convert.matrices import from_dgl
+
+        return from_dgl(graph, x=x, y=y)
 
     @property
     def num_nodes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -102,7 +103,8 @@ def ingest(
             held_out = options.val_edges is not None or options.test_edges is not None
             write_beside(writer, edges, inputs, num_nodes=total, held_out=held_out)
             if tables or options.typed:
-                write_nodes(writer, ids, tables, folder, budget, threads, lambda done: tell("writing nodes", done, total))
+                count = partial(tell, "writing nodes")
+                write_nodes(writer, ids, tables, folder, budget, threads, lambda done: count(done, total), inputs.edge_types)
             positional.write(writer, budget)
             _write_id_map(writer, ids)
             num_relations = _write_relations(writer, inputs, relations)
@@ -110,8 +112,6 @@ def ingest(
             writer.info |= {"name": options.output.name, "imported_from": files}
             if inputs.time == "date":
                 writer.info["time_unit"] = "seconds since 1970"
-            if options.typed:
-                writer.info |= {"node_types": list(ids), "edge_types": [list(kind) for kind in inputs.edge_types]}
             tell("finishing", 0, None)
     return IngestReport(
         path=options.output,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.graph.hetero import EdgeType
 from headrace.graph.ingest.columns import Kind, Wanted
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.named_files import EdgeFile
@@ -31,7 +32,6 @@ from headrace.graph.ingest.text import TextTable
 
 _GZIP_RATIO = 5
 _OPTIONS = ("weight_column", "relation_column", "time_column", "edge_feature_columns")
-EdgeType = tuple[str, str, str]
 
 
 @dataclass(frozen=True)

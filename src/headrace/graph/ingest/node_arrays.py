@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
+from headrace.graph.hetero import EdgeType
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.nodes import NodeRows, write_splits
 from headrace.graph.ingest.scratch import Array, Scratch
 from headrace.graph.io import DatasetWriter
+from headrace.graph.typed import about_types, feature_columns
 
 _CHUNK = 1 << 16
-
-
-def feature_columns(widths: Mapping[str, int]) -> dict[str, slice]:
-    """Which columns of the features each type of nodes has to itself, so that a first layer has weights for each type.
-
-    A type without features has one column, which is 1. There are no columns where no type has features.
-
-    >>> feature_columns({"author": 0, "paper": 2})
-    {'author': slice(0, 1, None), 'paper': slice(1, 3, None)}
-    """
-    if not any(widths.values()):
-        return {}
-    columns: dict[str, slice] = {}
-    begin = 0
-    for kind, width in widths.items():
-        columns[kind] = slice(begin, begin + max(width, 1))
-        begin = columns[kind].stop
-    return columns
 
 
 def write_nodes(
@@ -42,8 +26,9 @@ def write_nodes(
     budget: Budget,
     threads: int,
     progress: Callable[[int], None],
+    edge_types: Sequence[EdgeType] = (),
 ) -> None:
-    """Write x, y and splits in the order of the nodes; with several types, `extra["node_type"]` too."""
+    """Write x, y and splits in the order of the nodes; with several types, `extra["node_type"]` and what they are, too."""
     total = sum(of.num_nodes for of in ids.values())
     widths = {kind: tables[kind].width if kind in tables else 0 for kind in ids}
     columns = feature_columns(widths)
@@ -69,7 +54,10 @@ def write_nodes(
         writer.info |= {"num_classes": len(classes), "class_names": classes}
     if any(rows.has_splits for rows in tables.values()):
         write_splits(writer, lambda: (split.read(number) for number in range(len(split))))
-    if list(ids) != [""]:
+    if edge_types:
+        featured = [kind for kind, count in widths.items() if count]
+        target = next((kind for kind, rows in tables.items() if rows is labeled), None)
+        writer.info |= about_types(list(ids), edge_types, columns, featured=featured, target=target)
         kinds = writer.array("extra_node_type", torch.int16, (total,))
         for number, of in enumerate(ids.values()):
             for begin in range(0, of.num_nodes, _CHUNK):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from headrace.graph import Dataset
+from headrace.graph.convert import as_dataset
 from headrace.graph.fingerprint import fingerprint
 from headrace.nn import GNN, Decoder
 from headrace.ranks import Alone, Ranks
@@ -95,6 +96,7 @@ def link(
     >>> result.test["ranking"], result.test["mrr"] > 0.02
     ('full', True)
     """
+    data = as_dataset(data)
     options = options or LinkOptions()
     if options.storage == "disk" and out is None:
         raise ValueError("storage disk keeps rows in the run's directory: pass out")

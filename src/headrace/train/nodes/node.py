@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headrace.graph import Dataset, Graph
+from headrace.graph.convert import as_dataset
 from headrace.graph.fingerprint import fingerprint
 from headrace.nn import GNN
 from headrace.store import Remote, hash_owners, once_per_machine
@@ -74,6 +75,7 @@ def node(
 ) -> NodeResult:
     """Train a model to classify the nodes of `data`, with the splits `train`, `val` and `test`.
 
+    data: a `Dataset`, or a graph of PyG, NetworkX, SciPy or DGL that has labels and splits (`Dataset.from_pyg` and the like).
     model: a module whose `forward` takes a batch and gives a row per seed; or a function that makes one (each repeat makes its
         own); or None for the `headrace.nn.GNN` that the options describe. A module with `layers` is validated exactly (`infer`).
     out: the run's directory: options, metrics, a timeline, checkpoints. Without it nothing is written.
@@ -88,6 +90,7 @@ def node(
     >>> result.test_accuracy > 0.7
     True
     """
+    data = as_dataset(data)
     options = options or NodeOptions()
     numbers = split_numbers(data, options)
     options = over_splits(options, len(numbers))
