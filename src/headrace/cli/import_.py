@@ -59,7 +59,7 @@ def _show(files: list[Understood]) -> None:
             table.add_row(*(escape(row[at]) if at < len(row) else "" for at in shown))
         console.print(table)
         for note in file.notes:
-            console.print(f"  {note}", highlight=False, markup=False)
+            console.print(f"  {note.replace('dst_column', '--dst-column 1')}", highlight=False, markup=False)
 
 
 def _print_summary(report: IngestReport) -> None:
