@@ -11,6 +11,7 @@ import headrace
 from headrace.cli.advise import advise_command
 from headrace.cli.bench import bench
 from headrace.cli.demo import demo
+from headrace.cli.example import example
 from headrace.cli.export import export
 from headrace.cli.import_ import import_command
 from headrace.cli.info import info
@@ -46,6 +47,7 @@ def _command(
 
 
 app.command("import")(import_command)
+app.command("example")(example)
 app.command("info")(info)
 app.command("reorder")(reorder)
 app.command("advise")(advise_command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,16 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
 
     Names of nodes and relations are in `entities.txt.gz` and `relations.txt.gz` beside it, where there are any, a line for each.
     Where there are several official splits, `splits` holds the first and `extra` all of them.
+
+    Names that begin with `ogbn-` or `tgbl-` are read from what the packages `ogb` and `py-tgb` have on disk (in `root`, or where
+    they put it); an error says the line that fetches them. `towns`, `facts`, `visits` and `library` are made here, and are
+    everywhere (`headrace.graph.examples`).
     """
     folder = root if root is not None else os.environ.get("HEADRACE_DATA") or _nearest(name)
+    if folder is None or not (Path(folder) / name / f"{name}.npz").is_file():
+        packaged = _packaged(name, folder, given=root is not None)
+        if packaged is not None:
+            return packaged
     if folder is None:
         raise ValueError(f"there is no {name!r} in a folder `data` here or above: set HEADRACE_DATA to the folder, or pass root")
     folder = Path(folder)
@@ -59,6 +68,18 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
         if (folder / name / text).is_file():
             data.names[what] = folder / name / text
     return data
+
+
+def _packaged(name: str, folder: str | os.PathLike[str] | None, *, given: bool) -> Dataset | None:
+    """A dataset of `ogb` or `py-tgb` by the folder's own layout or where these packages put it; or one that is made here."""
+    from headrace.graph.examples import EXAMPLES, load_example
+    from headrace.graph.packages import load_packaged
+
+    has_it = folder is not None and (Path(folder) / name.replace("-", "_")).is_dir()
+    data = load_packaged(name, Path(folder) if folder is not None and (given or has_it) else None)
+    if data is not None or given or name not in EXAMPLES:
+        return data
+    return replace(made := load_example(name), info=made.info | {"name": name})
 
 
 def _nearest(name: str) -> Path | None:

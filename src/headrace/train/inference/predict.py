@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from headrace._files import replaced
 from headrace.graph import Dataset
+from headrace.graph.typed import node_types, nodes_of_type
 from headrace.train.checkpoint import CheckpointError
 from headrace.train.inference.infer import infer
 from headrace.train.nodes.features import Scaling, scaled
@@ -33,7 +34,8 @@ def load_model(path: str | os.PathLike[str], data: Dataset) -> tuple[nn.Module, 
     run = Run(path)
     header = run.header
     if header["task"] != "node":
-        raise ValueError(f"{path} is a run of {header['task']!r}, not of node classification")
+        asked = ": ask it by headrace neighbors, or write its rows by headrace export" if header["task"] == "link" else ""
+        raise ValueError(f"{path} is a run of {header['task']!r}, not of node classification{asked}")
     if not run.has_checkpoint("best") and (run.path / "repeat-0").is_dir():
         run = Run(run.path / "repeat-0")
     if not run.has_checkpoint("best"):
@@ -64,7 +66,7 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     | `.csv` | the same; several labels of a node are joined by `;` |
     | `.npy` | labels `[N]` (of several labels `[N, classes]`, true or false) |
 
-    Of several labels, those with a probability above a half are given. `probabilities` adds those of all classes: a list in
+    Where nodes have types, nodes of the type that has labels are predicted, and no others. Of several labels, those with a probability above a half are given. `probabilities` adds those of all classes: a list in
     Parquet, a column for each class in CSV; `.npy` then holds them alone, float32 `[N, classes]`.
     """
     writers = {".parquet": _write_parquet, ".csv": _write_csv}
@@ -82,6 +84,9 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     if lost := int((~rows.isfinite()).any(dim=1).sum()):
         raise ValueError(f"the outputs of {lost:,} of {len(rows):,} nodes are not finite: look for huge or missing features")
     chances = rows.sigmoid() if multi_label else rows.softmax(dim=1)
+    target = data.info.get("target")
+    nodes = nodes_of_type(data, target) if isinstance(target, str) and target in node_types(data) else None
+    chances = chances if nodes is None else chances[nodes]
     with replaced(out) as aside:
         if out.suffix == ".npy":
             kept = chances if probabilities else chances > 0.5 if multi_label else chances.argmax(dim=1)
@@ -89,12 +94,12 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
                 np.save(file, kept.numpy())
         else:
             names: Any = header["dataset"].get("class_names") or data.info.get("class_names")
-            writers[out.suffix](aside, _tables(data, chances, names, multi_label=multi_label, probabilities=probabilities))
+            writers[out.suffix](aside, _tables(data, nodes, chances, names, multi_label=multi_label, probabilities=probabilities))
     return len(chances)
 
 
 def _tables(
-    data: Dataset, chances: Tensor, names: Sequence[str] | None, *, multi_label: bool, probabilities: bool
+    data: Dataset, nodes: Tensor | None, chances: Tensor, names: Sequence[str] | None, *, multi_label: bool, probabilities: bool
 ) -> Iterator[tuple[Any, Sequence[str]]]:
     """The table, piece by piece, with the names of classes for columns of their probabilities."""
     ids = None if data.id_map is None else pq.ParquetFile(data.id_map)
@@ -102,9 +107,10 @@ def _tables(
     classes = names or [str(number) for number in range(chances.shape[1])]
     for begin in range(0, len(chances), _ROWS):
         part = chances[begin : begin + _ROWS]
-        columns: dict[str, Any] = {"node": pa.array(range(begin, begin + len(part)), pa.int64())}
+        shown = range(begin, begin + len(part)) if nodes is None else nodes[begin : begin + len(part)].numpy()
+        columns: dict[str, Any] = {"node": pa.array(shown, pa.int64())}
         if original is not None:
-            columns["id"] = original.slice(begin, len(part)).combine_chunks()
+            columns["id"] = original.take(columns["node"]).combine_chunks()
         columns |= _labels(part, names, multi_label)
         if probabilities:
             columns["probabilities"] = pa.FixedSizeListArray.from_arrays(pa.array(part.flatten().numpy()), part.shape[1])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,8 +31,9 @@ class LinkData:
         edges for validation and as many for testing: of its `triples`, where it has no splits, or of a graph's own edges.
 
         Where edges have times, the latest are held out: those for testing, and before them those for validation; edges of one time
-        are in one split. Else an edge and its reverse are in the same split, or half of the answers would be in the training set,
-        and the split depends on the two nodes and the seed alone.
+        are in one split. `info["val_time"]` and `info["test_time"]`, the last times of training and validation, part them
+        otherwise. Without times an edge and its reverse are in the same split, or half of the answers would be in the training
+        set, and the split depends on the two nodes and the seed alone.
         """
         if "train" in data.extra and data.extra["train"].dim() == 2 and data.extra["train"].shape[1] >= 3:
             none = data.extra["train"][:0]
@@ -47,7 +49,8 @@ class LinkData:
         else:
             head, tail = data.graph.edge_index().unbind(0)
             triples = torch.stack([head, torch.zeros_like(head), tail.to(head.dtype)], dim=1)
-            held, by = _split(triples, data.graph.time, held_out, seed)
+            cuts: Any = [data.info[name] for name in ("val_time", "test_time") if name in data.info]
+            held, by = _split(triples, data.graph.time, held_out, seed, cuts)
             edges = cls(*held, data.num_nodes, 1, labeled=False, held_out_by=by)
         edges._check()
         return edges
@@ -76,9 +79,12 @@ class LinkData:
 
 
 def _split(
-    triples: Tensor, time: Tensor | None, held_out: float, seed: int
+    triples: Tensor, time: Tensor | None, held_out: float, seed: int, cuts: Sequence[float] = ()
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Literal["pairs", "time"]]:
-    """Training, validation and test edges: the latest are held out, or those of some pairs of nodes. [e, 3], [e]"""
+    """Training, validation and test edges: the latest are held out, or those of some pairs of nodes. [e, 3], [e]
+
+    `cuts` are the last times of training and of validation, where the dataset says them.
+    """
     head, tail = triples[:, 0].long(), triples[:, 2].long()
     low, high = torch.minimum(head, tail), torch.maximum(head, tail)
     share = _mixed(_mixed(low + _mixed(torch.tensor(seed))) + high).double() / 2**63 / 2 + 0.5  # uniform in [0, 1)
@@ -87,6 +93,9 @@ def _split(
         train = (share >= held_out) & (share < 1 - held_out)
         val, test = rest[: int((share < held_out).sum())], rest[len(rest) - int((share >= 1 - held_out).sum()) :]
         return (triples[train], triples[val], triples[test]), "pairs"
+    if len(cuts) == 2:
+        is_val, is_test = (time > cuts[0]) & (time <= cuts[1]), time > cuts[1]
+        return (triples[time <= cuts[0]], triples[rest[is_val[rest]]], triples[rest[is_test[rest]]]), "time"
     is_test = _latest(time, torch.ones(len(time), dtype=torch.bool), round(held_out * len(time)))
     is_val = _latest(time, ~is_test, round(held_out * len(time)))
     return (triples[~(is_val | is_test)], triples[rest[is_val[rest]]], triples[rest[is_test[rest]]]), "time"
