@@ -66,8 +66,9 @@ def write_predictions(path: str | os.PathLike[str], data: Dataset, out: Path, *,
     | `.csv` | the same; several labels of a node are joined by `;` |
     | `.npy` | labels `[N]` (of several labels `[N, classes]`, true or false) |
 
-    Where nodes have types, nodes of the type that has labels are predicted, and no others. Of several labels, those with a probability above a half are given. `probabilities` adds those of all classes: a list in
-    Parquet, a column for each class in CSV; `.npy` then holds them alone, float32 `[N, classes]`.
+    Of several labels, those with a probability above a half are given. `probabilities` adds those of all classes: a list in
+    Parquet, a column for each class in CSV; `.npy` then holds them alone, float32 `[N, classes]`. Where nodes have types, those of
+    the type that has labels are predicted, and no others.
     """
     writers = {".parquet": _write_parquet, ".csv": _write_csv}
     if out.suffix not in (*writers, ".npy"):
