@@ -49,8 +49,10 @@ def test_commands_of_the_tutorial_run(page, tmp_path, monkeypatch) -> None:
     if page.stem == "typed":
         assert all(line.split(",")[1].startswith("book:") for line in Path("genres.csv").read_text().splitlines()[1:])
     if page.stem == "timed":
+        places = said["neighbors runs/visits"].split("?")[1]
+        assert places.count("place:place") == 5
         assert "the latest 400 are for testing" in said["train link"]
-        assert "not in order of time: sorted" in said["import files/visits.csv"]
+        assert "not in order of time: sorted" in said["import person:visits:place=files/visits.csv"]
 
 
 def test_every_tutorial_is_known() -> None:

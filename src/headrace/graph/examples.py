@@ -151,7 +151,7 @@ def _visits() -> dict[str, Columns]:
     when = np.datetime64("2024-03-01T00:00:00") + minutes * np.timedelta64(60, "s")
     return {
         "visits.csv": {
-            "person": [f"person{number:03}" for number in who],
+            "person": who.tolist(),
             "place": [f"place{number:02}" for number in place],
             "when": [str(moment).replace("T", " ") for moment in when],
             "minutes": (10 + 110 * _uniform(26, count)).astype(np.int64).tolist(),
@@ -214,7 +214,12 @@ EXAMPLES = {
         },
     ),
     "facts": Example("triples of things and seven relations: which are missing?", _facts, ("facts.csv",), {}),
-    "visits": Example("who was where, and when: who will be where?", _visits, ("visits.csv",), {"time_column": "when"}),
+    "visits": Example(
+        "who was where, and when: who will be where?",
+        _visits,
+        ("person:visits:place=visits.csv",),
+        {"time_column": "when"},
+    ),
     "library": Example(
         "readers, books and authors: what is the genre of a book?",
         _library,

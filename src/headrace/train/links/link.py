@@ -156,9 +156,8 @@ def check_ranks(ranks: Ranks) -> None:
 def _recipe(edges: LinkData, spare: int, setup: Setup) -> LinkRecipe:
     check_ranks(setup.ranks)
     if edges.held_out_by == "time":
-        setup.watcher.note(
-            f"edges have times: the latest {len(edges.test):,} are for testing, {len(edges.val):,} before them to validate"
-        )
+        parts = f"the latest {len(edges.test):,} are for testing, {len(edges.val):,} before them for validation"
+        setup.watcher.note(f"edges have times: {parts}")
     return make_recipe(edges, setup.options, setup, spare=spare)
 
 
