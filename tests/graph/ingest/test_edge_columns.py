@@ -50,7 +50,7 @@ events = st.integers(2, 9).flatmap(
 @pytest.mark.parametrize("kind", ["whole", "real", "date"])
 @given(rows=events, undirected=st.booleans(), squeezed=st.booleans())
 @FEW
-def test_edges_are_put_in_order_of_time(tmp_path_factory, request, kind, rows, undirected, squeezed) -> None:
+def test_triples_are_put_in_order_of_time(tmp_path_factory, request, kind, rows, undirected, squeezed) -> None:
     folder = tmp_path_factory.mktemp("timed")
     src, dst, when = np.array(rows, np.int64).T
     times = when * 0.25 if kind == "real" else when * 86400 if kind == "date" else when
@@ -127,7 +127,7 @@ def test_held_out_triples_have_arrays_of_their_own(tmp_path) -> None:
     parts = {
         name: write(tmp_path / f"{name}.txt", text) for name, text in (("t", "a r b\nb r c\n"), ("v", "a s c\n"), ("x", "d r a\n"))
     }
-    data = run(tmp_path / "out", parts["t"], val_edges=parts["v"], test_edges=parts["x"], header="no", relation_column=1)
+    data = run(tmp_path / "out", parts["t"], val_triples=parts["v"], test_triples=parts["x"], header="no", relation_column=1)
     assert {name: data.extra[name].tolist() for name in ("train", "val", "test")} == {
         "train": [[0, 0, 1], [1, 0, 2]],
         "val": [[0, 1, 2]],
@@ -149,7 +149,7 @@ def test_held_out_triples_have_arrays_of_their_own(tmp_path) -> None:
         ("a,b,f\n1,2,3\n", {"edge_feature_columns": "f"}, "give a sequence of names"),
         ("a,b,f\n1,2,3\n", {"time_column": "f", "weight_column": "f"}, "must be different columns"),
         ("a,b\n1,2\n", {"relation_column": "b"}, "dst_column: .* has 2 columns, and none is number 2"),
-        ("a,b\n1,2\n", {"val_edges": "e.csv"}, "val_edges and test_edges are for triples: say relation_column"),
+        ("a,b\n1,2\n", {"val_triples": "e.csv"}, "val_triples and test_triples are for triples: say relation_column"),
         ("a,b\n1,2\n", {"nodes": ("n.csv", "m.csv")}, "nodes are in several files"),
     ],
 )

@@ -100,7 +100,7 @@ def ingest(
         with writer:
             graph = RowWriter(lambda: _entries(edges, rows), total, edges.count(), rows, folder, threads)
             num_edges = graph.write(writer, budget, tell)
-            held_out = options.val_edges is not None or options.test_edges is not None
+            held_out = options.val_triples is not None or options.test_triples is not None
             write_beside(writer, edges, inputs, num_nodes=total, held_out=held_out)
             if tables or options.typed:
                 count = partial(tell, "writing nodes")

@@ -106,8 +106,10 @@ def open_inputs(options: IngestOptions, num_nodes: int | None, budget: Budget, a
     if triples:
         notes.append("the edges are triples (head, relation, tail), by the middle column; if they are not, say dst_column")
     layouts = [_layout(table, options, triples) for _, table in tables]
-    if (options.val_edges or options.test_edges) and not any("relation" in layout for layout in layouts):
-        raise IngestError("val_edges and test_edges are for triples: say relation_column; of other edges training holds some out")
+    if (options.val_triples or options.test_triples) and not any("relation" in layout for layout in layouts):
+        raise IngestError(
+            "val_triples and test_triples are for triples: say relation_column; of other edges training holds some out"
+        )
 
     nodes = [open_nodes(file, options, block, budget, threads) for file in options.node_files]
     _require_columns(nodes, options)
@@ -149,10 +151,10 @@ def _one_kind(files: Sequence[EdgeFile], options: IngestOptions) -> str:
         for name in _OPTIONS:
             if getattr(options, name) not in (None, ()):
                 raise IngestError(f"{name}: a .npy edge list has only sources and targets: use Parquet or text")
-        if options.val_edges or options.test_edges:
-            raise IngestError("val_edges and test_edges are for triples, which a .npy edge list has not: use Parquet or text")
+        if options.val_triples or options.test_triples:
+            raise IngestError("val_triples and test_triples are for triples, which a .npy edge list has not: use Parquet or text")
     for file in files:
-        require_file(file.path, ("edges", "val_edges", "test_edges")[file.split])
+        require_file(file.path, ("edges", "val_triples", "test_triples")[file.split])
     return kind
 
 

@@ -48,10 +48,10 @@ class IngestOptions:
         metadata=_help("Column of the edge times, numbers or dates; edges are put in their order. Default: no times."),
     )
     edge_feature_columns: tuple[str, ...] = field(default=(), metadata=_help("Feature columns of the edges, by comma."))
-    val_edges: Path | None = field(
+    val_triples: Path | None = field(
         default=None, metadata=_help("Triples to validate by, in a file like the edges. Default: training holds some out.")
     )
-    test_edges: Path | None = field(default=None, metadata=_help("Triples to test by, in a file like the edges."))
+    test_triples: Path | None = field(default=None, metadata=_help("Triples to test by, in a file like the edges."))
     header: Header = field(default="auto", metadata=_help("Whether text files begin with column names: auto, yes or no."))
     delimiter: str | None = field(
         default=None, metadata=_help("The character between columns. Default: found in the first line; tab for .tsv.")
@@ -94,7 +94,7 @@ class IngestOptions:
         object.__setattr__(self, "edges", tuple(Path(path) for path in edges))
         nodes = (self.nodes,) if isinstance(self.nodes, str | os.PathLike) else self.nodes or ()
         object.__setattr__(self, "nodes", tuple(Path(path) for path in nodes))
-        for name in ("output", "features", "labels", "split", "val_edges", "test_edges"):
+        for name in ("output", "features", "labels", "split", "val_triples", "test_triples"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else Path(value))
         for name in ("feature_columns", "edge_feature_columns"):
@@ -142,10 +142,10 @@ class IngestOptions:
                 raise IngestError("num_nodes and .npy rows are for nodes of one type: with types, give node tables")
             if self.relation_column is not None:
                 raise IngestError("relation_column is given, but the types of the edges are their relations: leave it out")
-            if self.val_edges or self.test_edges:
-                raise IngestError("val_edges and test_edges are for triples in files of their own, not for typed edges")
-        if (self.val_edges or self.test_edges) and self.edge_feature_columns:
-            raise IngestError("edge_feature_columns do not go with val_edges and test_edges: leave one of them out")
+            if self.val_triples or self.test_triples:
+                raise IngestError("val_triples and test_triples are for triples in files of their own, not for typed edges")
+        if (self.val_triples or self.test_triples) and self.edge_feature_columns:
+            raise IngestError("edge_feature_columns do not go with val_triples and test_triples: leave one of them out")
 
     @property
     def typed(self) -> bool:
@@ -155,7 +155,9 @@ class IngestOptions:
     @property
     def edge_files(self) -> list[EdgeFile]:
         """The edge lists, with their types, then those to validate and to test by."""
-        held_out = [EdgeFile(path, None, split) for split, path in ((1, self.val_edges), (2, self.test_edges)) if path is not None]
+        held_out = [
+            EdgeFile(path, None, split) for split, path in ((1, self.val_triples), (2, self.test_triples)) if path is not None
+        ]
         return edge_files(self.edges) + held_out
 
     @property
