@@ -90,7 +90,7 @@ def test_graph_equals_the_sorted_edge_list(edges, options, threads, dtype, weigh
 
 @settings(seeded, max_examples=100)
 @given(edge_lists(), options)
-def test_triples_are_the_same_whether_or_not_ids_and_weights_are_kept(edges, options):
+def test_edges_are_the_same_whether_or_not_ids_and_weights_are_kept(edges, options):
     src, dst, nodes = edges
     bare = hr.Graph.from_edges(src, dst, nodes, **options)
     full = hr.Graph.from_edges(src, dst, nodes, weight=np.ones(len(src), np.float32), edge_id=True, **options)

@@ -45,7 +45,7 @@ def test_counts_are_found_where_they_are_not_given():
         ({WRITES: ([0], [0])}, {"author": 1}, "'paper'"),
     ],
 )
-def test_triples_that_do_not_fit_are_refused(edges, num_nodes, message):
+def test_edges_that_do_not_fit_are_refused(edges, num_nodes, message):
     with pytest.raises(ValueError, match=message):
         hr.HeteroGraph.from_edges(edges, num_nodes=num_nodes)
 

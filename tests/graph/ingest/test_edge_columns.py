@@ -50,7 +50,7 @@ events = st.integers(2, 9).flatmap(
 @pytest.mark.parametrize("kind", ["whole", "real", "date"])
 @given(rows=events, undirected=st.booleans(), squeezed=st.booleans())
 @FEW
-def test_triples_are_put_in_order_of_time(tmp_path_factory, request, kind, rows, undirected, squeezed) -> None:
+def test_edges_are_put_in_order_of_time(tmp_path_factory, request, kind, rows, undirected, squeezed) -> None:
     folder = tmp_path_factory.mktemp("timed")
     src, dst, when = np.array(rows, np.int64).T
     times = when * 0.25 if kind == "real" else when * 86400 if kind == "date" else when
