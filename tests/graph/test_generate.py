@@ -286,6 +286,6 @@ else: raise SystemExit("accepted")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def test_triples_that_do_not_fit_are_an_error_with_a_remedy():
+def test_edges_that_do_not_fit_are_an_error_with_a_remedy():
     with pytest.raises(ValueError, match=r"4950 edges do not fit among 100 nodes .* use fewer edges, a lower homophily"):
         hr.generate.community(100, 4_950, classes=2, features=0, homophily=1.0, nested=1.0, block=10)
