@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import pyarrow as pa
 
+from headrace._memory import return_freed_memory
 from headrace.graph.ingest.edges.spooled import Piece, SpooledEdges
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.partition import Limits, partition
 from headrace.graph.ingest.scratch import Array, Scratch, Spool
 
-_BYTES = 200  # of an edge while it is dealt or sorted, its features (counted apart) left out
+_BYTES = 320  # of an edge while it is dealt or sorted, its features (counted apart) left out
 
 
 class TimedEdges:
@@ -28,10 +30,12 @@ class TimedEdges:
 
     def sort(self, progress: Callable[[int, int], None]) -> None:
         """Sort all splits; the edges as they were read are not needed after it."""
-        ranks = IdMap(self._folder, self._budget, text=False, num_nodes=None)
+        ranks = IdMap(self._folder, self._budget.shared(2), text=False, num_nodes=None)  # the ids' tables are held too
         for times in self._edges.times():
             ranks.add(_sortable(times))
         ranks.finish(lambda done, total: None)
+        pa.default_memory_pool().release_unused()
+        return_freed_memory()
         done, total = 0, self._edges.total
         for split in sorted(set(self._edges.splits())):
             for sorted_piece in self._ranges(split, ranks):
@@ -41,6 +45,7 @@ class TimedEdges:
                     spools.setdefault(name, self._folder.spool(f"timed-{name}")).append(values)
                 done += len(sorted_piece["src"])
                 progress(done, total)
+        return_freed_memory()
 
     def _ranges(self, split: int, ranks: IdMap) -> Iterator[Piece]:
         names: list[str] = []
@@ -72,9 +77,13 @@ class TimedEdges:
                 continue
             parts = list(pieces)
             if parts:
-                rank, *columns = (np.concatenate(several) for several in zip(*parts, strict=True))
-                order = np.argsort(rank, kind="stable")
-                yield {name: values[order] for name, values in zip(names, columns, strict=True)}
+                order = np.argsort(np.concatenate([stretch[0] for stretch in parts]), kind="stable")
+                ordered: Piece = {}
+                for at, name in enumerate(names, 1):  # a column at a time: no second copy of them all
+                    ordered[name] = np.concatenate([stretch[at] for stretch in parts])[order]
+                del parts, order
+                yield ordered
+                del ordered
 
     def pieces(self, split: int = 0) -> Iterator[Piece]:
         """The edges of a split, in order of time."""
