@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import resource
 import sys
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -57,9 +55,3 @@ def _status(name: str) -> int:
             return next((int(line.split()[1]) << 10 for line in lines if line.startswith(name + ":")), 0)
     except OSError:
         return 0
-
-
-def return_freed_memory() -> None:
-    """Have the allocator give back to the system what was freed, where it can: glibc keeps arrays of megabytes otherwise."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -1,5 +1,8 @@
 """Imports of relations, times and features of edges, held out edges, and what is told before the work begins."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -190,3 +193,21 @@ def test_the_command_shows_a_table_and_says_what_was_recognised(tmp_path) -> Non
     for word in ("head, texts", "relation, texts", "[bob]", "triples (head, relation, tail)", "say --dst-column"):
         assert word in " ".join(done.stderr.split()), word
     assert "relations            2" in done.stdout
+
+
+@pytest.mark.slow
+def test_unsorted_times_are_sorted_within_the_memory(tmp_path) -> None:
+    """In a process of its own, whose peak counts."""
+    generator = np.random.default_rng(0)
+    count = 2_000_000
+    table = {"src": generator.integers(0, 300_000, count), "dst": generator.integers(0, 300_000, count)}
+    table |= {"relation": generator.integers(0, 20, count), "time": generator.integers(0, 2**50, count)}
+    pq.write_table(pa.table(table | {"f": generator.random(count)}), tmp_path / "e.parquet")
+    options = ["--time-column", "time", "--relation-column", "relation", "--edge-feature-columns", "f", "--undirected", "--json"]
+    command = [sys.executable, "-m", "headrace", "import", "e.parquet", "out", "--memory", "450MiB", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["put_in_order"]
+    assert report["peak_memory"] <= 450 << 20
+    assert hr.open(tmp_path / "out").graph.is_sorted_by_time()

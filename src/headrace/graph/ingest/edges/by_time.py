@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from headrace._memory import return_freed_memory
 from headrace.graph.ingest.edges.spooled import Piece, SpooledEdges
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.memory import Budget
@@ -35,17 +34,17 @@ class TimedEdges:
             ranks.add(_sortable(times))
         ranks.finish(lambda done, total: None)
         pa.default_memory_pool().release_unused()
-        return_freed_memory()
         done, total = 0, self._edges.total
         for split in sorted(set(self._edges.splits())):
             for sorted_piece in self._ranges(split, ranks):
                 spools = self._columns.setdefault(split, {})
                 for name, values in sorted_piece.items():
                     self._widths[name] = values.shape[1] if values.ndim == 2 else 0
-                    spools.setdefault(name, self._folder.spool(f"timed-{name}")).append(values)
+                    if name not in spools:
+                        spools[name] = self._folder.spool(f"timed-{name}")
+                    spools[name].append(values)
                 done += len(sorted_piece["src"])
                 progress(done, total)
-        return_freed_memory()
 
     def _ranges(self, split: int, ranks: IdMap) -> Iterator[Piece]:
         names: list[str] = []
