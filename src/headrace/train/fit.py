@@ -25,6 +25,7 @@ from headrace.train.watch import Watcher, Watchers
 
 # What may differ when a run goes on, whatever the task: it does not change what the run computes.
 FREE = frozenset({"threads", "checkpoint_seconds", "log_every", "tensorboard"})
+_ENDS = ("epochs", "patience")  # what may differ too when a run goes on: it only decides where the run ends
 _COUNTS = ("nodes", "edges", "relations", "features", "classes", "multi_label")  # by which datasets are told apart
 
 
@@ -198,8 +199,10 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
     if begun["task"] != header["task"]:
         raise ValueError(f"{path} is a run of task {begun['task']}, not of {header['task']}")
     for name, value in header["options"].items():
-        if name not in free and name in begun["options"] and begun["options"][name] != value:
+        if name not in free and name not in _ENDS and name in begun["options"] and begun["options"][name] != value:
             raise ValueError(f"{path} was begun with {name} {begun['options'][name]}, not {value}: resume with the same options")
+    ends = {name: header["options"][name] for name in _ENDS if name in header["options"]}
+    _check_extended(path, begun["options"], ends)
     for name in _COUNTS:
         before, now = begun["dataset"].get(name), header["dataset"].get(name)
         if before != now:
@@ -212,7 +215,19 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
                 "resume with the data that it began with"
             )
     run.lock()
+    run.describe(options=begun["options"] | ends)
     return run
+
+
+def _check_extended(path: Path, begun: dict[str, Any], ends: dict[str, int]) -> None:
+    before, now, schedule = begun.get("epochs", 1), ends.get("epochs", 1), begun.get("schedule", "constant")
+    if now < before:
+        raise ValueError(f"{path} was begun with epochs {before}, not {now}: a run that goes on can have more, not fewer")
+    if now > before and schedule != "constant":
+        raise ValueError(
+            f"{path} was begun with epochs {before} and schedule {schedule}, by which the learning rate ends with them: "
+            "a run can have more epochs with schedule constant alone"
+        )
 
 
 def _summary(measures: Sequence[Measure], ends: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -35,10 +35,19 @@ class LoopOptions:
     checkpoint_seconds: float = option(60.0, "seconds from one checkpoint to the next, at the least")
     log_every: int = option(10, "batches from one logged loss to the next")
     tensorboard: bool = option(False, "also write TensorBoard events (needs the tensorboard extra)")
+    _least: ClassVar[dict[str, int]] = {
+        "epochs": 1,
+        "validate_every": 0,
+        "patience": 0,
+        "repeats": 1,
+        "staleness": 0,
+        "log_every": 1,
+        "seed": 0,
+    }
 
     def __post_init__(self) -> None:
         self._check_choices()
-        self._check_at_least(epochs=1, validate_every=0, patience=0, repeats=1, staleness=0, log_every=1, seed=0)
+        self._check_at_least(**self._least)
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
         self._check_numbers()

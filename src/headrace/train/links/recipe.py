@@ -30,7 +30,7 @@ from headrace.train.links.options import LinkOptions
 from headrace.train.measure import Measure
 from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
-from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.recipe import Progress, Recipe, Step, swap
 from headrace.train.run import Run
 from headrace.train.watch import Watcher
 
@@ -218,10 +218,10 @@ class LinkRecipe(Recipe):
         assert isinstance(self.flow.rows, TrainedArray)
         return {"rows": self.flow.rows.rows.clone(), "model": copy.deepcopy(self.model.state_dict())}
 
-    def load_best(self, state: dict[str, Any]) -> None:
+    def swap_best(self, state: dict[str, Any]) -> None:
         assert isinstance(self.flow.rows, TrainedArray)
-        self.flow.rows.rows.copy_(state["rows"])
-        self.model.load_state_dict(state["model"])
+        swap({"rows": self.flow.rows.rows}, state)
+        swap(self.model.state_dict(), state["model"])
         self._encoded = None
 
     def state_dict(self) -> dict[str, Any]:

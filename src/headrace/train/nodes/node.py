@@ -90,6 +90,7 @@ def node(
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
     check_node_data(data, rows=options.storage == "memory")
+    options = options.suited(len(data.splits["train"]))
     if model is None:
         check_model_size(data, options)
     assert data.x is not None
