@@ -15,6 +15,7 @@ import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
 from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
+from headrace.train.lines import usual_watcher
 from headrace.train.loop import Stopped, Trainer
 from headrace.train.measure import Measure, spreads
 from headrace.train.options import LoopOptions, as_plain
@@ -70,12 +71,14 @@ def fit(
     header: all that `options.json` says of the run, where that is more than its task, options and parameters (see `describe`).
     out, resume: the run's directory, and whether to go on with the run in it, bit by bit as if it had never stopped.
     free: options that may differ when a run goes on (or a function of the options that it began with).
+    watcher: is told what happens; `Watcher()` shows nothing. Without one, lines are shown in a terminal or a notebook.
     folder_first: the recipe keeps files in the directory, so that is made first; else a recipe that refuses leaves none behind.
 
     Under torchrun all ranks train together, and rank 0 writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
     if resume and out is None:
         raise ValueError("resume goes on with the run at out: say which")
+    watcher = usual_watcher() if watcher is None else watcher
     if options.tensorboard:
         summary_writer()  # raises if it is not installed
     stopped: Stopped | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -35,19 +35,10 @@ class LoopOptions:
     checkpoint_seconds: float = option(60.0, "seconds from one checkpoint to the next, at the least")
     log_every: int = option(10, "batches from one logged loss to the next")
     tensorboard: bool = option(False, "also write TensorBoard events (needs the tensorboard extra)")
-    _least: ClassVar[dict[str, int]] = {
-        "epochs": 1,
-        "validate_every": 0,
-        "patience": 0,
-        "repeats": 1,
-        "staleness": 0,
-        "log_every": 1,
-        "seed": 0,
-    }
 
     def __post_init__(self) -> None:
         self._check_choices()
-        self._check_at_least(**self._least)
+        self._check_at_least(**self._bounds())
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
         self._check_numbers()
@@ -56,6 +47,10 @@ class LoopOptions:
             raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device is {self.device!r}, but torch sees no GPU here")
+
+    def _bounds(self) -> dict[str, int]:
+        """The least that an option may be."""
+        return {"epochs": 1, "validate_every": 0, "patience": 0, "repeats": 1, "staleness": 0, "log_every": 1, "seed": 0}
 
     def _check_choices(self) -> None:
         """Every field with a Literal type has one of its values."""

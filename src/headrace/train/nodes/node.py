@@ -62,9 +62,9 @@ class NodeResult:
 
 def node(
     data: Dataset,
-    model: Model = None,
     options: NodeOptions | None = None,
     *,
+    model: Model = None,
     out: str | Path | None = None,
     resume: bool = False,
     watcher: Watcher | None = None,
@@ -77,6 +77,8 @@ def node(
     out: the run's directory: options, metrics, a timeline, checkpoints. Without it nothing is written.
     resume: go on with the run at `out` from its last checkpoint. The end is the same, bit by bit, as if it had never stopped.
 
+    watcher: is told what happens; `Watcher()` shows nothing. Without one, lines are shown in a terminal or a notebook.
+
     Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
 
     >>> import headrace as hr
@@ -86,7 +88,9 @@ def node(
     >>> result.test_accuracy > 0.7
     True
     """
-    options = options or NodeOptions()
+    options = NodeOptions() if options is None else options
+    if not isinstance(options, NodeOptions):
+        raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
     check_node_data(data, rows=options.storage == "memory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from headrace._sizes import parse_size
 from headrace.train.options import RunOptions, option
@@ -58,8 +58,6 @@ class NodeOptions(RunOptions):
     memory: str = option("", "main memory for features that are on disk, as 4GiB: caches, batches ahead, tables of a validation")
     partitions: int = option(0, "with storage resident, parts that nodes are cut into (0: 64)")
 
-    _least: ClassVar[dict[str, int]] = {**RunOptions._least, "epochs": 0, "patience": -1}
-
     def __post_init__(self) -> None:
         super().__post_init__()
         on_cpu = self.device.partition(":")[0] == "cpu"
@@ -106,6 +104,9 @@ class NodeOptions(RunOptions):
     def memory_bytes(self) -> int:
         """`memory` in bytes; 0 where it was not given."""
         return parse_size(self.memory) if self.memory else 0
+
+    def _bounds(self) -> dict[str, int]:
+        return super()._bounds() | {"epochs": 0, "patience": -1}  # 0 and -1 leave it to `suited`
 
     def suited(self, train_nodes: int) -> NodeOptions:
         """These options with numbers for all that was left open: epochs, patience, layers and fanout.
