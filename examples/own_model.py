@@ -20,5 +20,5 @@ class TwoLayers(nn.Module):
 
 data = hr.generate.community(nodes=5_000, edges=100_000, classes=8, features=32, seed=0)
 options = hr.train.NodeOptions(fanout=(10, 5), epochs=5, batch_size=128, lr=0.01)
-result = hr.train.node(data, TwoLayers(data.num_features, data.num_classes), options)
+result = hr.train.node(data, options, model=TwoLayers(data.num_features, data.num_classes))
 print(f"test accuracy {result.test_accuracy:.3f} over sampled neighbors")

@@ -7,9 +7,9 @@ import threading
 import pytest
 from rich.console import Console
 
-from headrace.cli.lines import Lines
 from headrace.cli.live import LiveView, sparkline
 from headrace.train import StepEvent
+from headrace.train.lines import Lines
 
 HEADER = {
     "task": "node",

@@ -230,7 +230,7 @@ def test_a_run_of_a_model_of_its_own_says_so(data, saved, tmp_path):
         def forward(self, batch):
             return self.linear(batch.x[: batch.batch_size])
 
-    node(data, Own(), OPTIONS, out=tmp_path / "run")
+    node(data, OPTIONS, model=Own(), out=tmp_path / "run")
     assert "trained a model of its own, not the sage" in refused(tmp_path / "run", saved, out=tmp_path / "p.parquet")
 
 

@@ -70,7 +70,7 @@ def test_json_is_one_object_with_the_accuracies_and_options(directory, tmp_path)
     assert found["run"] == str(tmp_path / "run")
     options = NodeOptions(**{name: tuple(value) if isinstance(value, list) else value for name, value in found["options"].items()})
     wanted = {"model": "gcn", "dropout": 0.25, "lr": 0.02, "weight_decay": 5e-4, "seed": 3, "repeats": 2, "hidden": 8, "epochs": 2}
-    assert options == NodeOptions(**wanted, fanout=(4, 4), batch_size=60, threads=1, accumulate=1)
+    assert options == NodeOptions(**wanted, fanout=(4, 4), layers=2, patience=0, batch_size=60, threads=1, accumulate=1)
     data = hr.open(directory)
     assert tuple(accuracy["values"]) == hr.train.node(data, options=options).test_accuracy.values  # the command is the library
 
@@ -180,7 +180,7 @@ def test_data_that_cannot_be_trained_on_is_one_line_and_status_2(tmp_path, monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--epochs", "0"], "epochs must be at least 1, not 0"),
+        (["--epochs", "-1"], "epochs must be at least 0, not -1"),
         (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
         (["--fanout", "5,x"], "'5,x' is no list of whole numbers"),
         (["--fanout", "5,5", "--layers", "3"], "fanout has 2 hops for 3 layers"),

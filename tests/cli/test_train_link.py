@@ -66,12 +66,13 @@ def test_repeats_have_a_mean_and_a_spread_in_the_table_in_json_and_in_the_report
     again = train(DATASET, "--out", tmp_path / "run", "--resume", "--json")
     assert json.loads(again.stdout)["repeats"] == Run(tmp_path / "run").result()["repeats"]
     summary = figures.summary(read_run(tmp_path / "run"))
-    assert [(m["name"], m["test"]["count"]) for m in summary["measures"]] == [("mrr", 2)]
+    assert [(m["name"], m["test"]["count"]) for m in summary["measures"]] == [("mrr", 2), ("auc", 2), ("ap", 2)]
 
 
 def test_a_run_says_what_it_measures_and_where_its_time_went(tmp_path):
     result = train(DATASET, *QUICK, "--out", tmp_path / "run")
-    assert Run(tmp_path / "run").header["measures"] == [{"name": "mrr", "better": "higher", "format": ".4f"}]
+    measures = [{"name": name, "better": "higher", "format": ".4f"} for name in ("mrr", "auc", "ap")]
+    assert Run(tmp_path / "run").header["measures"] == measures
     shown = " ".join(result.stdout.replace("│", " ").split())
     assert re.search(r"where the time went .*validate \d+ %", shown)
     parts = figures.time_parts(read_run(tmp_path / "run"))

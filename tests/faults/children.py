@@ -25,6 +25,7 @@ from headrace.cli import app  # noqa: E402
 
 _COMMAND = typer.main.get_command(app)  # made once: that takes as long as a small command
 _POLL_SECONDS = 0.002
+_WORDS = 1 << 13  # bytes that a command may always write: its log is a file, too
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ def _prepare(log: Path, file_bytes: int | None, sync_seconds: float, environment
     os.environ.update(environment)
     if file_bytes is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+        limit = max(file_bytes, _WORDS)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if sync_seconds:
         quick = os.fsync
 

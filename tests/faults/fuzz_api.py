@@ -30,6 +30,7 @@ from attack import command_line, seeds_of, tell
 _BATCH = 1000
 _HANG = 60.0  # seconds without a new call
 _MEMORY = 4 << 30
+_FILE = 1 << 28
 _VOUCHED = {"check", "self", "others", "options", "transform", "transform_sampler_output", "progress", "watcher"}
 _ODD = (AttributeError,)  # of an argument that is of another kind altogether: counted, and no failure
 
@@ -117,6 +118,7 @@ def _work(said: Path, seeds: Sequence[int]) -> None:
     targets = _targets(Path.cwd())
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + _MEMORY, held + _MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE, _FILE))  # more is an error at once: writing it would take minutes
     right = (ValueError, TypeError, IndexError, KeyError, OSError, MemoryError, NotImplementedError, RuntimeError, OverflowError)
     right += (FloatingPointError, ImportError)
     with open(said, "a", encoding="utf-8") as log:

@@ -106,6 +106,7 @@ class Soak:
         for failure in failures if isinstance(failures, list) else [{"seed": seed, "count": failures}] if failures else []:
             named = failure if isinstance(failure, dict) else {"what": str(failure)}
             self.failures.append({"attacker": attacker.name, "seed": named.pop("seed", seed), **named})
+            print("FAILED", json.dumps(self.failures[-1])[:2000], flush=True)
         print(f"{attacker.name:<14} seed {seed:>12}: {dict(sums)}", flush=True)
 
     def table(self) -> str:

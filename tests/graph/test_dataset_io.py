@@ -353,6 +353,37 @@ def test_a_first_save_that_was_killed_is_told_and_can_be_repeated(tmp_path):
     assert hr.open(path).num_nodes == 6
 
 
+def test_a_save_that_gives_up_leaves_nothing_of_one_that_was_killed_before(tmp_path):
+    path = tmp_path / "d"
+    path.mkdir()
+    (path / "x.1.npy").write_bytes(b"half of an arr")
+    (path / "meta.json.new").write_text("{")
+    with pytest.raises(KeyboardInterrupt), io.DatasetWriter(path) as writer:
+        writer.write("indptr", torch.zeros(3))
+        raise KeyboardInterrupt
+    assert not path.exists()  # and so does not look like files of somebody else
+    ring().save(path)
+    assert hr.open(path).num_nodes == 6
+
+
+def test_a_save_for_which_there_is_no_room_leaves_nothing(tmp_path):
+    class Full:
+        """A file whose last bytes find no room when it is closed."""
+
+        def __init__(self, file):
+            self.file = file
+
+        def close(self):
+            self.file.close()
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(ValueError, match="the first error"), io.DatasetWriter(tmp_path / "d") as writer:
+        array = writer.array("x", torch.float32, (4, 2))
+        array._file = Full(array._file)
+        raise ValueError("the first error")
+    assert not (tmp_path / "d").exists()
+
+
 @pytest.mark.parametrize("savers", [1, 2])
 def test_a_directory_can_be_opened_at_any_moment_while_others_save_to_it(tmp_path, savers):
     path, ended = tmp_path / "d", FORK.Event()

@@ -57,6 +57,21 @@ def test_a_wrong_timeout_is_named(monkeypatch):
         pass
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_rank_that_does_not_come_is_waited_for_as_long_as_was_said(monkeypatch, rank):
+    from rank_jobs import free_port
+
+    for name, value in zip(TORCHRUN, (rank, "2", rank, "127.0.0.1", str(free_port())), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HEADRACE_JOIN_SECONDS", "1")
+    text = rf"rank {rank} did not meet the 1 others at 127.0.0.1:\d+ within 1 s \(.*JOIN_SECONDS"
+    with pytest.raises(TimeoutError, match=text), join():
+        pass
+    monkeypatch.setenv("HEADRACE_JOIN_SECONDS", "soon")
+    with pytest.raises(ValueError, match="HEADRACE_JOIN_SECONDS must be a number of seconds, not 'soon'"), join():
+        pass
+
+
 @pytest.mark.parametrize(
     ("gpus", "backend"),
     [

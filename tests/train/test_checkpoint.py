@@ -201,7 +201,7 @@ def test_weights_that_are_lost_never_replace_a_checkpoint(data, tmp_path):
 
     model.layers[0].conv.lin_r.weight.register_hook(lose)
     with pytest.raises(FloatingPointError, match=r"the weights \(layers\.0\.conv\..*\) are no longer finite at epoch 0, batch 3"):
-        node(data, model, options(), out=tmp_path / "run")
+        node(data, options(), model=model, out=tmp_path / "run")
     saved = Run(tmp_path / "run").load_checkpoint()
     assert saved["state"]["step"] == 2
     assert all(bool(torch.isfinite(value).all()) for value in saved["model"].values())

@@ -229,7 +229,6 @@ def test_a_repeat_that_was_killed_before_it_wrote_anything_starts_over(data, tmp
         ("lr", 0.5),
         ("hidden", 8),
         ("seed", 9),
-        ("epochs", 7),
         ("fanout", (5, 4)),
         ("model", "gcn"),
         ("dropout", 0.1),

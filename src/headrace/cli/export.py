@@ -40,7 +40,8 @@ def export(
                 progress=lambda done, total: show("exporting", done, total),
             )
     except KeyboardInterrupt:
-        typer.echo("interrupted: nothing was written", err=True)
+        told = f"{place} is complete" if place.exists() else "nothing was written"  # it is the last file to be put in place
+        typer.echo(f"interrupted: {told}", err=True)
         raise typer.Exit(130) from None
     except (ValueError, OSError, CheckpointError) as error:
         raise refused(str(error)) from None

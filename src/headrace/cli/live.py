@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace._memory import process_memory
-from headrace.cli.named_run import data_size, model_name, model_size
 from headrace.train import Measure, StepEvent, Watcher
+from headrace.train.named_run import data_size, model_name, model_size
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLORS = {  # of parts of the time, in the order in which they are drawn; others follow

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.cli.lines import Lines
 from headrace.cli.live import LiveView
 from headrace.cli.options import refused, takes
 from headrace.cli.progress import progress_shown
@@ -28,6 +27,7 @@ from headrace.ranks import Ranks, join
 from headrace.train import CheckpointError, LinkOptions, NodeOptions, Run, Watcher
 from headrace.train import link as train_link
 from headrace.train import node as train_node
+from headrace.train.lines import Lines
 from headrace.train.links.link import check_ranks
 from headrace.train.loop import Stopped
 from headrace.train.options import from_plain

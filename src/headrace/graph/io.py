@@ -76,7 +76,8 @@ class ArrayFile:
         }
 
     def abandon(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what is left to write finds no room either
+            self._file.close()
 
 
 class DatasetWriter:
@@ -165,6 +166,9 @@ class DatasetWriter:
             file.path.unlink(missing_ok=True)
         for path in self._side.values():
             path.unlink(missing_ok=True)
+        if not (self.path / _META).exists():  # what a writer before this one left, when it was killed
+            for left in _data_files(self.path):
+                left.unlink(missing_ok=True)
         (self.path / _ASIDE).unlink(missing_ok=True)
 
 

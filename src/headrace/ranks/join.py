@@ -20,6 +20,7 @@ from headrace.ranks.ranks import Alone, GroupRanks, Ranks
 
 _joined = count()  # all ranks join equally often
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_WAIT = "HEADRACE_JOIN_SECONDS"  # how long ranks wait for each other at the beginning
 
 
 @contextmanager
@@ -28,7 +29,8 @@ def join(device: str | torch.device = "cpu", *, timeout: float = 300.0) -> Itera
 
     The process group is gloo, with NCCL for tensors on GPUs if `device` is a GPU and no two ranks have the same one: `"cuda"` then
     means the GPU of LOCAL_RANK, which becomes the current one. Ranks that share a GPU have gloo alone. A process group that exists
-    already is used as it is, and stays. `timeout`: the most seconds that a collective waits for another rank.
+    already is used as it is, and stays. `timeout`: the most seconds that a collective waits for another rank. The environment
+    variable HEADRACE_JOIN_SECONDS says how long ranks wait for one that has not come yet (300): after that TimeoutError is raised.
 
     >>> from headrace.ranks import join
     >>> with join() as ranks:
@@ -46,13 +48,11 @@ def join(device: str | torch.device = "cpu", *, timeout: float = 300.0) -> Itera
         raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
     chosen = _device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
     limit = timedelta(seconds=timeout)
-    job, rank, size = next(rendezvous("env://", timeout=limit))
-    job.set_timeout(limit)
-    store = PrefixStore(f"headrace/{next(_joined)}", job)  # a second join must not read what the first one wrote
-    gpus = _told_by_all(store, rank, size, _gpu_name(chosen))
+    store, rank, size, gpus = _meet(_gpu_name(chosen))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     dist.init_process_group(_backend(gpus), store=store, rank=rank, world_size=size, timeout=limit)
+    store.set_timeout(limit)
     assert dist.group.WORLD is not None
     in_step = size == 1
     try:
@@ -86,6 +86,34 @@ def _backend(gpus: list[str]) -> str:
     """Choose the backend for ranks with these GPUs: NCCL needs one GPU for each rank."""
     one_each = all(gpus) and len(set(gpus)) == len(gpus)
     return "cpu:gloo,cuda:nccl" if one_each and dist.is_nccl_available() else "gloo"
+
+
+def _meet(gpu: str) -> tuple[PrefixStore, int, int, list[str]]:
+    """The job's store, this rank, how many there are, and the GPUs of all; when all have come."""
+    address, seconds = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", _wait_seconds()
+    try:
+        job, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+        job.set_timeout(timedelta(seconds=seconds))
+        store = PrefixStore(f"headrace/{next(_joined)}", job)  # a second join must not read what the first one wrote
+        return store, rank, size, _told_by_all(store, rank, size, gpu)
+    except dist.DistError as error:
+        others = int(os.environ["WORLD_SIZE"]) - 1
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise TimeoutError(
+            f"rank {os.environ['RANK']} did not meet the {others} others at {address} within {seconds:g} s ({why}): see how they "
+            f"ended, or let it wait longer by {_WAIT}"
+        ) from None
+
+
+def _wait_seconds() -> float:
+    text = os.environ.get(_WAIT, "300")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"{_WAIT} must be a number of seconds, not {text!r}")
+    return seconds
 
 
 def _told_by_all(store: Any, rank: int, size: int, text: str) -> list[str]:

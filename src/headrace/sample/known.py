@@ -60,6 +60,14 @@ class KnownEdges:
         index = torch.arange(len(position), device=asked.device) - before[position] + first[position]
         return position, others[index]
 
+    def has(self, triples: Tensor) -> Tensor:  # [t, 3] -> [t] bool
+        """Which of these edges are known."""
+        head, relation, tail = triples.to(self._sides["tail"][0].device).unbind(1)
+        position, node = self.answers(head, relation, side="tail")
+        known = torch.zeros(len(triples), dtype=torch.bool, device=head.device)
+        known[position[node == tail[position]]] = True
+        return known.to(triples.device)
+
 
 def drawn_as(
     candidates: Tensor, chunk: Tensor, node: Tensor, *, num_nodes: int

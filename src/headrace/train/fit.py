@@ -15,6 +15,7 @@ import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
 from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
+from headrace.train.lines import usual_watcher
 from headrace.train.loop import Stopped, Trainer
 from headrace.train.measure import Measure, spreads
 from headrace.train.options import LoopOptions, as_plain
@@ -25,6 +26,7 @@ from headrace.train.watch import Watcher, Watchers
 
 # What may differ when a run goes on, whatever the task: it does not change what the run computes.
 FREE = frozenset({"threads", "checkpoint_seconds", "log_every", "tensorboard"})
+_ENDS = ("epochs", "patience")  # what may differ too when a run goes on: it only decides where the run ends
 _COUNTS = ("nodes", "edges", "relations", "features", "classes", "multi_label")  # by which datasets are told apart
 
 
@@ -69,12 +71,14 @@ def fit(
     header: all that `options.json` says of the run, where that is more than its task, options and parameters (see `describe`).
     out, resume: the run's directory, and whether to go on with the run in it, bit by bit as if it had never stopped.
     free: options that may differ when a run goes on (or a function of the options that it began with).
+    watcher: is told what happens; `Watcher()` shows nothing. Without one, lines are shown in a terminal or a notebook.
     folder_first: the recipe keeps files in the directory, so that is made first; else a recipe that refuses leaves none behind.
 
     Under torchrun all ranks train together, and rank 0 writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
     if resume and out is None:
         raise ValueError("resume goes on with the run at out: say which")
+    watcher = usual_watcher() if watcher is None else watcher
     if options.tensorboard:
         summary_writer()  # raises if it is not installed
     stopped: Stopped | None = None
@@ -198,8 +202,10 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
     if begun["task"] != header["task"]:
         raise ValueError(f"{path} is a run of task {begun['task']}, not of {header['task']}")
     for name, value in header["options"].items():
-        if name not in free and name in begun["options"] and begun["options"][name] != value:
+        if name not in free and name not in _ENDS and name in begun["options"] and begun["options"][name] != value:
             raise ValueError(f"{path} was begun with {name} {begun['options'][name]}, not {value}: resume with the same options")
+    ends = {name: header["options"][name] for name in _ENDS if name in header["options"]}
+    _check_extended(path, begun["options"], ends)
     for name in _COUNTS:
         before, now = begun["dataset"].get(name), header["dataset"].get(name)
         if before != now:
@@ -212,7 +218,19 @@ def open_run(path: Path, header: dict[str, Any], resume: bool, *, free: Set[str]
                 "resume with the data that it began with"
             )
     run.lock()
+    run.describe(options=begun["options"] | ends)
     return run
+
+
+def _check_extended(path: Path, begun: dict[str, Any], ends: dict[str, int]) -> None:
+    before, now, schedule = begun.get("epochs", 1), ends.get("epochs", 1), begun.get("schedule", "constant")
+    if now < before:
+        raise ValueError(f"{path} was begun with epochs {before}, not {now}: a run that goes on can have more, not fewer")
+    if now > before and schedule != "constant":
+        raise ValueError(
+            f"{path} was begun with epochs {before} and schedule {schedule}, by which the learning rate ends with them: "
+            "a run can have more epochs with schedule constant alone"
+        )
 
 
 def _summary(measures: Sequence[Measure], ends: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from headrace._memory import process_memory
@@ -20,34 +19,19 @@ from headrace.store import kept_memory
 from headrace.train.accumulate import Accumulator
 from headrace.train.clock import Clock
 from headrace.train.interrupt import Interrupt, interruptible
-from headrace.train.measure import is_better, split_scores
+from headrace.train.measure import split_scores
 from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
 from headrace.train.reading import Reading
 from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.run import Run
+from headrace.train.state import State, first_not_finite
 from headrace.train.watch import StepEvent, Watcher
-
-
-@dataclass
-class State:
-    """Where a run stands. With the weights, the optimizer and the recipe's state it is all that the rest of the run depends on."""
-
-    epoch: int = 0
-    batch: int = 0  # batches of the epoch that are done
-    step: int = 0  # batches of all epochs that are done
-    seconds: float = 0.0
-    best: dict[str, float] | None = None  # values of the measures
-    last: dict[str, float] | None = None
-    best_epoch: int = -1
-    stale: int = 0  # validations since the best
-    stopped: bool = False  # by patience
-    sums: dict[str, Any] = field(default_factory=dict)  # of the epoch so far
-
 
 _END = object()  # no batch is this
 _TELL_SECONDS = 0.25  # from one look at the stages to the next
 _STOP, _SAVE = 1, 2  # what a rank may ask for after a step
+_GO_ON = "resume it with more epochs to go on (--resume --epochs)"
 
 
 class Stopped(KeyboardInterrupt):
@@ -88,6 +72,9 @@ class Trainer:
         self.best_state: dict[str, Any] | None = None
         self.clock = Clock(trace)
         self.ended: dict[str, Any] | None = None
+        self._last: dict[str, Any] | None = (
+            None  # of a run that has ended: the weights of its last epoch, where the best are others
+        )
         self._unread: Callable[[], None] | None = None  # a step whose numbers are still on their way
         self._resumed_seconds, self._begin, self._saved, self._told = 0.0, perf_counter(), perf_counter(), 0.0
 
@@ -319,24 +306,15 @@ class Trainer:
             self.save()
 
     def _judge(self, scores: dict[str, Any] | None, *, last: bool) -> None:
-        """Whether these scores are the best so far, and whether patience is over."""
-        if scores is None:
-            return
-        state, recipe = self.state, self.recipe
-        state.last = {m.name: float(scores[m.name]) for m in recipe.measures if m.name in scores}
-        if is_better(recipe.measures, state.last, state.best):
-            state.best, state.best_epoch, state.stale = state.last, state.epoch, 0
+        if scores is not None and self.state.judge(self.recipe.measures, scores, self.options.patience):
             # The last epoch's weights are in place already: they need no copy.
-            self.best_state = recipe.best_state() if recipe.keeps_best and not last else None
-        else:
-            state.stale += 1
-            state.stopped = bool(self.options.patience) and state.stale >= self.options.patience
+            self.best_state = self.recipe.best_state() if self.recipe.keeps_best and not last else None
 
     def _finish(self, interrupt: Interrupt) -> dict[str, Any]:
         state, recipe = self.state, self.recipe
         if self.best_state is not None:
-            recipe.load_best(self.best_state)
-            self.best_state = None
+            recipe.swap_best(self.best_state)
+            self._last, self.best_state = self.best_state, None
         splits = self.ranks.broadcast(recipe.test(self._progress(interrupt)))
         at_best = recipe.keeps_best and state.best_epoch >= 0
         splits.setdefault("val", state.best if at_best else state.last)
@@ -347,9 +325,13 @@ class Trainer:
             **split_scores(recipe.measures, splits),
             **recipe.finish(self.run),
         }
+        if state.still_improves(self.options.validate_every):
+            further = f"; {_GO_ON}" if self.run is not None and self.options.schedule == "constant" else ""
+            self.watcher.note(f"validation was still improving when the run ended, after {state.epoch} epochs{further}")
         if self.run is not None:
+            before = self.run.log_position()
             self.run.log("end", **end)
-            self.save(end)
+            self.save(end, before)
         self.watcher.end(end)
         self.ended = end
         return end
@@ -362,8 +344,11 @@ class Trainer:
 
         return tell
 
-    def save(self, end: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint of everything the rest of the run depends on. Nothing may be in flight."""
+    def save(self, end: dict[str, Any] | None = None, before_end: int = 0) -> None:
+        """Write a checkpoint of everything the rest of the run depends on. Nothing may be in flight.
+
+        end, before_end: the last line of the log, if the run has ended, and how long the log was before it.
+        """
         if self.run is None:
             return
         self._settle()
@@ -378,22 +363,19 @@ class Trainer:
                 "recipe": recipe.state_dict(),
                 "best": self.best_state,
                 "end": end,
+                "last": self._last,
+                "before_end": before_end,
             },
         )
         self._saved = perf_counter()
 
     def _check_weights(self, weights: dict[str, Tensor]) -> None:
         """Raise FloatingPointError before weights that are lost are validated, or replace a checkpoint that is not."""
-        if not weights:
-            return
-        looks = [_all_finite(values) for values in weights.values()]
-        finite = torch.stack([look.to(looks[0].device) for look in looks]).tolist()  # a GPU is waited for once
-        for name, is_finite in zip(weights, finite, strict=True):
-            if not is_finite:
-                raise FloatingPointError(
-                    f"the weights ({name}) are no longer finite at epoch {self.state.epoch}, batch {self.state.batch}: "
-                    f"lower lr ({self._rate(max(self.state.step - 1, 0)):g})"
-                )
+        if (name := first_not_finite(weights)) is not None:
+            raise FloatingPointError(
+                f"the weights ({name}) are no longer finite at epoch {self.state.epoch}, batch {self.state.batch}: "
+                f"lower lr ({self._rate(max(self.state.step - 1, 0)):g})"
+            )
 
     def restore(self) -> None:
         """Go on from the run's last checkpoint, or from the beginning where there is none. Rank 0 reads it for all."""
@@ -418,16 +400,20 @@ class Trainer:
         recipe.load_state_dict(saved["recipe"])
         self.best_state, self.ended = saved["best"], saved["end"]
         self._resumed_seconds = self.state.seconds
+        extended = self.ended is not None and self.state.goes_further(self.options.epochs, self.options.patience)
+        if extended:
+            self._extend(saved.get("last"))
         if self.run is not None:
-            self.run.cut_log(saved["log_position"])
+            self.run.cut_log(saved["before_end" if extended else "log_position"])
 
-
-_CHUNK = 1 << 24  # numbers that are looked at together: what they are compared to takes memory
-
-
-def _all_finite(values: Tensor) -> Tensor:  # -> []
-    parts = values.detach().reshape(-1).split(_CHUNK) if values.numel() > _CHUNK else (values.detach(),)
-    return torch.stack([torch.isfinite(part).all() for part in parts]).all()
+    def _extend(self, last: dict[str, Any] | None) -> None:
+        """From the end of a run, which has its best weights, back to its last epoch, with the best ones kept."""
+        if last is not None:
+            self.recipe.swap_best(last)
+            self.best_state = last
+        elif self.recipe.keeps_best and self.state.best_epoch >= 0:
+            self.best_state = self.recipe.best_state()
+        self.ended, self.state.stopped = None, False
 
 
 def _totals(sums: dict[str, Any]) -> dict[str, float]:

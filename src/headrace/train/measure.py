@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -86,3 +89,29 @@ def split_scores(measures: Sequence[Measure], splits: Mapping[str, Mapping[str, 
     names = [measure.name for measure in measures]
     line: dict[str, Any] = {f"{split}_{name}": None if s is None else s.get(name) for split, s in splits.items() for name in names}
     return line | {split: scores for split, scores in splits.items() if scores is not None and set(scores) - set(names)}
+
+
+def auc(scores: Tensor, true: Tensor) -> float | None:
+    """The share of pairs of a true and another example in which the true one scores higher; ties count a half.  # [n], [n] bool
+
+    None where all or none are true.
+    """
+    trues = int(true.sum())
+    others = len(true) - trues
+    if not trues or not others:
+        return None
+    _, place, count = scores.unique(return_inverse=True, return_counts=True)  # in rising order
+    rank = count.cumsum(0).double() - (count - 1) / 2  # from 1, the mean of those that are equal
+    return (float(rank[place[true]].sum()) - trues * (trues + 1) / 2) / (trues * others)
+
+
+def average_precision(scores: Tensor, true: Tensor) -> float | None:
+    """The mean, over the true examples, of the share of true ones among all that score as high or higher.  # [n], [n] bool
+
+    None where none are true.
+    """
+    if not bool(true.any()):
+        return None
+    _, place, count = (-scores).unique(return_inverse=True, return_counts=True)  # the highest first
+    trues = torch.bincount(place[true], minlength=len(count)).double()
+    return float((trues * trues.cumsum(0) / count.cumsum(0)).sum() / trues.sum())

@@ -38,7 +38,7 @@ class LoopOptions:
 
     def __post_init__(self) -> None:
         self._check_choices()
-        self._check_at_least(epochs=1, validate_every=0, patience=0, repeats=1, staleness=0, log_every=1, seed=0)
+        self._check_at_least(**self._bounds())
         if not self.lr > 0:
             raise ValueError(f"lr must be above 0, not {self.lr}")
         self._check_numbers()
@@ -47,6 +47,10 @@ class LoopOptions:
             raise ValueError(f"device must be cpu or cuda (or cuda:0, ...), not {self.device!r}")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device is {self.device!r}, but torch sees no GPU here")
+
+    def _bounds(self) -> dict[str, int]:
+        """The least that an option may be."""
+        return {"epochs": 1, "validate_every": 0, "patience": 0, "repeats": 1, "staleness": 0, "log_every": 1, "seed": 0}
 
     def _check_choices(self) -> None:
         """Every field with a Literal type has one of its values."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headrace.loader.base import Loader
@@ -19,6 +20,7 @@ from headrace.train.options import LoopOptions, RunOptions
 from headrace.train.reading import Reading
 from headrace.train.run import Run
 
+_PIECE = 1 << 20  # numbers that are exchanged at a time
 Progress = Callable[[int, int], None]  # how much of a validation is done, of how much
 
 
@@ -47,6 +49,17 @@ class Step:
     def read(self) -> Reading:
         """Loss and sums, which a device sends when it has come to this point; it need not have done what is launched after."""
         return self.reading or Reading(self.loss, *self.sums.values())
+
+
+def swap(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+    """Exchange the values of two sets of tensors, by name, with little memory beside them."""
+    for name, mine in some.items():
+        mine, other = torch.atleast_1d(mine.detach(), others[name])
+        rows = max(_PIECE * max(len(mine), 1) // max(mine.numel(), 1), 1)
+        for a, b in zip(mine.split(rows), other.split(rows), strict=True):
+            kept = a.clone()
+            a.copy_(b)
+            b.copy_(kept)
 
 
 class Recipe:
@@ -147,9 +160,9 @@ class Recipe:
         """A copy of the weights, which are the best so far."""
         return copy.deepcopy(self.model.state_dict())
 
-    def load_best(self, state: dict[str, Any]) -> None:
-        """Put the best weights in place of the last."""
-        self.model.load_state_dict(state)
+    def swap_best(self, state: dict[str, Any]) -> None:
+        """Exchange the weights with those of `state`, which `best_state` returned: it holds the others then."""
+        swap(self.model.state_dict(), state)
 
     def save(self, run: Run, state: dict[str, Any]) -> None:
         """Write a checkpoint of the loop's state, the model's and this recipe's."""

@@ -133,6 +133,31 @@ def test_what_exists_is_not_overwritten(run_of, tmp_path):
         (tmp_path / name).unlink()
 
 
+def test_an_export_that_was_killed_between_its_files_can_be_repeated(run_of, tmp_path):
+    wanted = hr.train.export(run_of()[0], tmp_path / "e.parquet")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert len(before) == 2
+    for _ in range(2):
+        (tmp_path / "e.parquet").rename(tmp_path / "e.parquet.new")  # the relations were in place, the rows were not
+        assert hr.train.export(run_of()[0], tmp_path / "e.parquet") == wanted
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_an_export_that_is_interrupted_between_its_files_takes_them_back(run_of, tmp_path, monkeypatch):
+    placed = []
+
+    def put_in_place(aside, place):
+        if placed:
+            raise KeyboardInterrupt
+        placed.append(aside.rename(place))
+
+    monkeypatch.setattr("headrace.train.inference.export.put_in_place", put_in_place)
+    with pytest.raises(KeyboardInterrupt):
+        hr.train.export(run_of()[0], tmp_path / "e.parquet")
+    assert placed == [tmp_path / "e.relations.parquet"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_no_run_of_link_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run"):
         hr.train.export(tmp_path, tmp_path / "e.parquet")

@@ -16,7 +16,7 @@ from headrace.train.inference import ranking
 from headrace.train.inference.ranking import rank
 
 
-def brute_ranks(decoder, table, triples, known):
+def brute_ranks(decoder, table, triples, known, *, loops=True):
     """Ranks of tails, then of heads, one candidate after the other."""
     decoder = copy.deepcopy(decoder).requires_grad_(False)
     true, ranks = {tuple(t) for t in known}, []
@@ -27,7 +27,8 @@ def brute_ranks(decoder, table, triples, known):
             own = table[h if side == "tail" else t][None]
             query = decoder.query(own, relation, side=side)
             scores = [round(float(decoder.compare(query, row[None])), 4) for row in table]
-            others = [n for n in range(len(table)) if n != target and ((h, r, n) if side == "tail" else (n, r, t)) not in true]
+            asked = {target} if loops else {h, t}
+            others = [n for n in range(len(table)) if n not in asked and ((h, r, n) if side == "tail" else (n, r, t)) not in true]
             above = sum(scores[n] > scores[target] for n in others)
             level = sum(scores[n] == scores[target] for n in others)
             ranks.append(1 + above + level / 2)
@@ -80,6 +81,25 @@ def test_full_ranks_are_counted(kind, reciprocal, monkeypatch):
     monkeypatch.setattr(ranking, "_BLOCK", 3)
     for store in (rows, Streamed(table, 2), Streamed(table, 4)):
         assert rank(decoder, store, triples[:7], known=known, memory=200) == found
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_node_is_no_answer_to_a_question_about_itself(seed):
+    table, triples = small(seed)
+    triples[:, 1] = 0
+    triples[0, 2] = triples[0, 0]  # but where it is the true one
+    triples[5, ::2] = triples[1, 0]  # and a loop that is known is left out once
+    known, decoder = KnownEdges(triples, num_nodes=9, num_relations=1), hr.nn.Dot(4)
+    by_hand = [brute_ranks(decoder, table, triples[:5].tolist(), true, loops=False) for true in (triples.tolist(), [])]
+    filtered, raw = map(ranking.RankMetrics.of, by_hand)
+    rows = TrainedArray(table, torch.zeros(9, 1))
+    for store in (rows, Streamed(table, 2)):
+        ranked = rank(decoder, store, triples[:5], known=known, loops=False, memory=200)
+        assert (ranked.filtered, ranked.raw) == (filtered, raw)
+    sampled = rank(decoder, rows, triples[:5], known=known, loops=False, sampled=900, seed=seed)
+    assert abs((sampled.raw.mean_rank - 1) / 900 - (raw.mean_rank - 1) / 9) < 0.03
+    assert abs((sampled.filtered.mean_rank - 1) / 900 - (filtered.mean_rank - 1) / 9) < 0.03
 
 
 def test_equal_scores_gain_nothing():

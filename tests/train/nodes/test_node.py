@@ -138,7 +138,7 @@ def test_balanced_classes_find_the_rare_one(data):
 
 def test_a_module_without_layers_is_validated_on_samples(data):
     own = Own(16, 4)
-    result = node(data, own, small(epochs=6, lr=0.02))
+    result = node(data, model=own, options=small(epochs=6, lr=0.02))
     assert result.model is own
     assert result.test_accuracy > 0.8
     assert {kind for kind, _ in own.given} == {Batch}
@@ -150,7 +150,7 @@ def test_a_module_without_layers_is_validated_on_samples(data):
 
 def test_a_module_with_layers_is_validated_exactly(data):
     own = OwnLayers(16, 4)
-    result = node(data, own, small(epochs=6, lr=0.02))
+    result = node(data, model=own, options=small(epochs=6, lr=0.02))
     assert set(own.given) == {(Batch, True)}  # validation calls the layers one by one
     for name in ("val", "test"):
         ids = data.splits[name]
@@ -161,20 +161,20 @@ def test_a_module_with_layers_is_validated_exactly(data):
 def test_a_module_whose_layers_are_a_number_is_validated_on_samples(data):
     own = Own(16, 4)
     own.layers = 2
-    node(data, own, small(epochs=1))
+    node(data, model=own, options=small(epochs=1))
     assert (Batch, False) in own.given
 
 
 def test_a_module_is_given_the_whole_graph_as_a_batch(data):
     own = Own(16, 4)
-    node(data, own, small(epochs=3, full_batch=True))
+    node(data, model=own, options=small(epochs=3, full_batch=True))
     assert set(own.given) == {(WholeBatch, True), (WholeBatch, False)}
 
 
 @pytest.mark.parametrize(("validate", "forwards"), [("auto", False), ("exact", False), ("none", False), ("sampled", True)])
 def test_how_to_validate_can_be_chosen(data, validate, forwards):
     own, seen = OwnLayers(16, 4), Seen()
-    node(data, own, small(epochs=2, validate=validate), watcher=seen)
+    node(data, model=own, options=small(epochs=2, validate=validate), watcher=seen)
     assert ((Batch, False) in own.given) == forwards
     assert (seen.epochs[0]["val_accuracy"] is None) == (validate == "none")
     assert seen.ends[0]["test_accuracy"] is not None
@@ -183,7 +183,7 @@ def test_how_to_validate_can_be_chosen(data, validate, forwards):
 def test_exact_validation_of_a_module_without_layers_is_refused_before_training(data):
     own = Own(16, 4)
     with pytest.raises(ValueError, match="validate exact needs a model with layers, and Own has none"):
-        node(data, own, small(validate="exact"))
+        node(data, model=own, options=small(validate="exact"))
     assert own.given == []
 
 
@@ -194,7 +194,7 @@ def test_a_function_makes_a_model_for_each_repeat(data):
         made.append(OwnLayers(16, 4))
         return made[-1]
 
-    result = node(data, make, small(epochs=2, repeats=3))
+    result = node(data, model=make, options=small(epochs=2, repeats=3))
     assert len(made) == 3
     assert result.model is made[-1]
     assert len(result.test_accuracy.values) == 3
@@ -205,12 +205,12 @@ def test_a_function_makes_a_model_for_each_repeat(data):
 
 def test_one_module_cannot_be_trained_repeatedly(data):
     with pytest.raises(ValueError, match="repeats need a model each: pass a function"):
-        node(data, Own(16, 4), small(repeats=2))
+        node(data, model=Own(16, 4), options=small(repeats=2))
 
 
 def test_a_module_without_parameters_is_refused(data):
     with pytest.raises(ValueError, match="the model has no parameters to train"):
-        node(data, nn.Identity(), small())
+        node(data, model=nn.Identity(), options=small())
 
 
 def test_batch_norm_survives_a_last_batch_of_one_node(data):
@@ -340,7 +340,7 @@ def test_weights_that_are_lost_are_an_error_even_in_the_last_step(data, tmp_path
         own = OwnLayers(16, 4)
         own.layers[0].lin_l.weight.register_hook(lambda grad: grad * float("nan"))
         with pytest.raises(FloatingPointError, match=r"weights .* are no longer finite at epoch 0, batch 1"):
-            node(dataclasses.replace(data, splits=splits), own, small(epochs=1, full_batch=True))
+            node(dataclasses.replace(data, splits=splits), model=own, options=small(epochs=1, full_batch=True))
 
 
 # What is done in a step
@@ -483,7 +483,7 @@ def test_class_weights_make_classes_count_the_same():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"epochs": -1}, "epochs must be at least 0, not -1"),
         ({"lr": 0.0}, "lr must be above 0"),
         ({"lr": float("nan")}, "lr must be above 0"),
         ({"weight_decay": -1.0}, "weight_decay must not be negative"),
@@ -501,7 +501,7 @@ def test_class_weights_make_classes_count_the_same():
         ({"fanout": (5, 5), "layers": 3}, "fanout has 2 hops for 3 layers"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"staleness": -1}, "staleness must be at least 0"),
-        ({"patience": -1}, "patience must be at least 0"),
+        ({"patience": -2}, "patience must be at least -1"),
         ({"device": "tpu"}, "device must be cpu or cuda .*, not 'tpu'"),
     ],
 )

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headrace.train.nodes.score import auc, count_right, measures_of, node_loss, per_class, score
+from headrace.train.measure import auc
+from headrace.train.nodes.score import count_right, measures_of, node_loss, per_class, score
 
 
 def test_scores_are_accuracy_and_cross_entropy():

@@ -77,7 +77,8 @@ def _run(x: Tensor, dropped: int, relu: bool, seed: int | Tensor, gate: Tensor |
     if x.device.type != "cpu":
         dropped_rows: Tensor = on_gpu("_dropout.triton_dropout").dropout(x, dropped=dropped, relu=relu, seed=seed, gate=gate)
         return dropped_rows
-    assert isinstance(seed, int)
+    if not isinstance(seed, int):
+        raise TypeError(f"seed must be a whole number on a CPU, not {type(seed).__name__}")
     x = x.contiguous()
     out = torch.empty_like(x)
     _native.dropout(

@@ -73,7 +73,7 @@ def export(
             trained.check(data)
         node_names = None if data is None else Names.of_nodes(data)
         relation_names = None if data is None else Names.of_relations(data, trained.relations)
-        files = _Files(stack)
+        files = _Files(stack, place)
         if trained.decoder.relation.numel():
             _write_relations(files, place, trained, relation_names, format)
         _write_nodes(files, place, trained, node_names, format, progress)
@@ -84,17 +84,21 @@ def export(
 
 
 class _Files:
-    """Files that appear together: each is written aside, and removed if anything fails."""
+    """Files that appear together: each is written aside, and removed if anything fails. `out` is the last to be put in place."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, out: Path) -> None:
         self.places: list[Path] = []
         self._stack, self._open = stack, list[Rows | TextLines]()
+        # An export that was killed left this behind, and it had found no file of any of these names: what has one now is its own.
+        self._killed = _aside(out).exists() and not out.exists()
 
     def aside(self, place: Path) -> Path:
         """The path to write to until `commit` renames it to `place`."""
+        if self._killed:
+            place.unlink(missing_ok=True)
         if place.exists():
             raise FileExistsError(f"{place} exists: remove it, or choose another name")
-        aside = place.with_name(place.name + ".new")
+        aside = _aside(place)
         self._stack.callback(aside.unlink, missing_ok=True)
         self.places.append(place)
         return aside
@@ -107,7 +111,17 @@ class _Files:
         for file in self._open:
             file.close()
         for place in self.places:
-            put_in_place(place.with_name(place.name + ".new"), place)
+            self._stack.callback(self._take_back, place)
+            put_in_place(_aside(place), place)
+        self._stack.pop_all()  # all are in place: none is taken back, and nothing is left aside
+
+    def _take_back(self, place: Path) -> None:
+        if not _aside(place).exists():
+            place.unlink(missing_ok=True)
+
+
+def _aside(place: Path) -> Path:
+    return place.with_name(place.name + ".new")
 
 
 def _write_nodes(

@@ -2,8 +2,9 @@
 
 Every edge asks two questions, (head, relation, ?) and (?, relation, tail). The rank of the true answer is one more than the
 candidates that score higher, plus half of those that score the same: the mean over all orders of equals, so that a model that
-scores everything alike gains nothing. Filtered ranks leave out other known answers. A ranking among sampled candidates is another,
-easier measure than one among all of them: results say which they are.
+scores everything alike gains nothing. Filtered ranks leave out other known answers. Where edges have no relations, the node that is
+asked about is no candidate either: it is the most similar to itself, and would win most questions. A ranking among sampled
+candidates is another, easier measure than one among all of them: results say which they are.
 
 Scores that are not finite cannot be compared. An answer with such a score has the worst rank, and a candidate whose score is NaN is
 above any answer.
@@ -107,6 +108,7 @@ def rank(
     triples: Tensor,
     *,
     known: KnownEdges | None = None,
+    loops: bool = True,
     sampled: int | None = None,
     seed: int = 0,
     device: str | torch.device = "cpu",
@@ -116,6 +118,7 @@ def rank(
     """Rank the ends of `triples` (head, relation, tail): among all rows, or among `sampled` of them.
 
     known: all edges that are true, to filter by.
+    loops: whether a node may be the answer to a question about itself. If not, it is a candidate only where it is the true answer.
     memory: bytes of scores, and of rows, at a time. Rows are read front to back in pieces, by `rows.scan` if it has that, so a
         table on disk is never whole in memory; every 16384 edges (fewer where `memory` is little) take two passes over it.
 
@@ -148,7 +151,7 @@ def rank(
             unique, place = wanted.unique(return_inverse=True)
             used_rows = rows_of(rows, unique, where, limit=piece_rows)
             ends = used_rows[place[: len(ids)].to(where)].view(len(part), 2, -1)
-            questions = _Questions(decoder, part.to(where), ends, known)
+            questions = _Questions(decoder, part.to(where), ends, known, loops=loops)
             if drawn is not None:
                 questions.against_sample(drawn.to(where), used_rows[place[len(ids) :].to(where)], memory)
             else:
@@ -198,12 +201,16 @@ def _compared(scores: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor
 class _Questions:
     """The questions of some edges, tails first, and how many candidates were above and level with the true answer so far."""
 
-    def __init__(self, decoder: Decoder, triples: Tensor, ends: Tensor, known: KnownEdges | None) -> None:
+    def __init__(self, decoder: Decoder, triples: Tensor, ends: Tensor, known: KnownEdges | None, *, loops: bool) -> None:
         head, relation, tail = triples.unbind(1)
         self.decoder, self.known = decoder, known
         self.query = torch.cat([decoder.query(ends[:, 0], relation), decoder.query(ends[:, 1], relation, side="head")])
         self.target = torch.cat([tail, head])
         self.asked = {"tail": (head, relation), "head": (tail, relation)}
+        self.left_out = [self.target]  # of each question, nodes that are no candidates
+        if not loops:
+            itself = torch.cat([head, tail])
+            self.left_out.append(torch.where(itself == self.target, -1, itself))
         positive = decoder.compare(self.query, torch.cat([ends[:, 1], ends[:, 0]]))
         positive = torch.where(positive.isfinite(), positive, torch.nan)
         slack, most = _TIE * positive.abs(), torch.finfo(positive.dtype).max  # so that an infinite candidate is never level
@@ -219,11 +226,11 @@ class _Questions:
 
     def _count_range(self, begin: int, rows: Tensor) -> None:
         scores, end = self._scored(rows), begin + len(rows)
-        inside = ((self.target >= begin) & (self.target < end)).nonzero().flatten()
-        own = scores[inside, self.target[inside] - begin]
-        above, level = _compared(own, self.low[inside], self.high[inside])
-        self.above[inside] -= above.long()
-        self.level[inside] -= level.long()
+        for nodes in self.left_out:
+            inside = ((nodes >= begin) & (nodes < end)).nonzero().flatten()
+            above, level = _compared(scores[inside, nodes[inside] - begin], self.low[inside], self.high[inside])
+            self.above[inside] -= above.long()
+            self.level[inside] -= level.long()
         if self.known is not None:
             question, node = self._sorted_answers()
             first, last = torch.searchsorted(node, torch.tensor([begin, end], device=node.device)).tolist()
@@ -236,7 +243,10 @@ class _Questions:
         for first in range(0, len(ids), step):
             some = ids[first : first + step]
             scores = self._scored(rows[first : first + step])
-            question, candidate = (self.target[:, None] == some).nonzero(as_tuple=True)
+            mine = torch.zeros_like(scores, dtype=torch.bool)
+            for nodes in self.left_out:
+                mine |= nodes[:, None] == some
+            question, candidate = mine.nonzero(as_tuple=True)
             above, level = _compared(scores[question, candidate], self.low[question], self.high[question])
             self.above.index_add_(0, question, -above.long())
             self.level.index_add_(0, question, -level.long())
@@ -245,8 +255,7 @@ class _Questions:
                     known_among(self.known, end[None], relation[None], some[None], side=side)[0]  # type: ignore[arg-type]
                     for side, (end, relation) in self.asked.items()
                 ]
-                mask = torch.cat(masks) & (self.target[:, None] != some)
-                question, candidate = mask.nonzero(as_tuple=True)
+                question, candidate = (torch.cat(masks) & ~mine).nonzero(as_tuple=True)
                 self._count_known(question, scores[question, candidate])
 
     def _scored(self, rows: Tensor) -> Tensor:  # [m, d] -> [q, m]
@@ -267,13 +276,13 @@ class _Questions:
         self.known_level.index_add_(0, question, level.long())
 
     def _sorted_answers(self) -> tuple[Tensor, Tensor]:
-        """Known answers but for the true one: question and node, in the order of nodes."""
+        """Known answers but for those that are left out anyway: question and node, in the order of nodes."""
         if self._answers is None:
             assert self.known is not None
             answers = [self.known.answers(*asked, side=side) for side, asked in self.asked.items()]  # type: ignore[arg-type]
             question = torch.cat([answers[0][0], answers[1][0] + len(self.query) // 2])
             node = torch.cat([answers[0][1], answers[1][1]])
-            other = node != self.target[question]
+            other = torch.stack([node != nodes[question] for nodes in self.left_out]).all(dim=0)
             question, node = question[other], node[other]
             order = node.argsort(stable=True)
             self._answers = question[order], node[order]

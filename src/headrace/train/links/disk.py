@@ -31,12 +31,15 @@ class DiskLinkRecipe(LinkRecipe):
         assert self.flow.rows.disk is not None
         self.rows: Partitioned = self.flow.rows.disk
         self._walks = ExitStack()
-        self._epoch_use: dict[str, float] = {}  # what the disk did in the epoch so far
+        self._epoch = 0
+        self._epoch_use: dict[str, float] = {}  # what the disk did in that epoch so far
         self._earlier_use: dict[str, float] = {}  # and in the epochs before
-        self._epochs = 0
 
     def batches(self, epoch: int, first: int) -> Iterator[FlowBatch]:
         """As in memory. What checkpoints write between flights is not counted as part of an epoch."""
+        if epoch != self._epoch:
+            self._earlier_use = _added(self._earlier_use, self._epoch_use)
+            self._epoch, self._epoch_use = epoch, {}
         before, begin = self.rows.use(), perf_counter()
         with ExitStack() as self._walks:
             yield from super().batches(epoch, first)
@@ -69,10 +72,10 @@ class DiskLinkRecipe(LinkRecipe):
         return None if self.folder is None else self.folder / ENCODED
 
     def _saved_rows(self) -> dict[str, Any]:
-        return {"epoch_use": self._epoch_use, "earlier_use": self._earlier_use, "epochs": self._epochs}
+        return {"epoch": self._epoch, "epoch_use": self._epoch_use, "earlier_use": self._earlier_use}
 
     def _load_rows(self, state: dict[str, Any]) -> None:
-        self._epoch_use, self._earlier_use, self._epochs = (state[name] for name in ("epoch_use", "earlier_use", "epochs"))
+        self._epoch, self._epoch_use, self._earlier_use = (state[name] for name in ("epoch", "epoch_use", "earlier_use"))
 
     def save(self, run: Run, state: dict[str, Any]) -> None:
         self.rows.checkpoint(packed({**state, "log_position": run.log_position(lasting=True)}))
@@ -82,12 +85,11 @@ class DiskLinkRecipe(LinkRecipe):
         return unpacked(saved, run.path / "rows") if isinstance(saved, bytes) else None
 
     def facts(self) -> dict[str, Any]:
-        used, self._epoch_use = self._epoch_use, {}
-        self._earlier_use, self._epochs = _added(self._earlier_use, used), self._epochs + 1
-        return {**super().facts(), "disk": self._shown(used, epochs=1)}
+        return {**super().facts(), "disk": self._shown(self._epoch_use, epochs=1)}
 
     def finish(self, run: Run | None) -> dict[str, Any]:
-        return {**super().finish(run), "disk": self._shown(self._earlier_use, epochs=self._epochs)}
+        used = _added(self._earlier_use, self._epoch_use)
+        return {**super().finish(run), "disk": self._shown(used, epochs=self._epoch + 1)}
 
     def _shown(self, used: dict[str, float], *, epochs: int) -> dict[str, Any]:
         """For the log and for `--json`.
@@ -106,4 +108,4 @@ class DiskLinkRecipe(LinkRecipe):
 
 
 def _added(sums: dict[str, float], more: dict[str, float]) -> dict[str, float]:
-    return {name: sums.get(name, 0) + value for name, value in more.items()}
+    return sums | {name: sums.get(name, 0) + value for name, value in more.items()}

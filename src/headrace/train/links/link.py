@@ -72,6 +72,7 @@ def link(
     data: Dataset,
     options: LinkOptions | None = None,
     *,
+    model: Decoder | Callable[[], Decoder] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     watcher: Watcher | None = None,
@@ -80,10 +81,14 @@ def link(
 ) -> LinkResult:
     """Train embeddings of the nodes of `data`, a knowledge graph or any graph, to predict its edges.
 
+    model: a decoder of `options.dim`, of a class that is registered (`hr.nn.register_decoder`); or a function that makes one
+        (each repeat makes its own); or None for the one that the options name.
     out: the run's directory: options, metrics, a timeline, checkpoints, and the rows where they live on disk.
     resume: go on with the run at `out` from its last checkpoint. With staleness 0 the end is the same, bit by bit, as if it had
         never stopped.
     plan: what the options come from (`PlannedLink.record`), kept with the run; its predictions stand beside what was measured.
+
+    watcher: is told what happens; `Watcher()` shows nothing. Without one, lines are shown in a terminal or a notebook.
 
     With an encoder, the decoder scores what a graph neural network makes of a node's row and those of its neighbors by training
     edges (in partitions: by those between resident nodes). To be ranked, all nodes are encoded over the whole training graph.
@@ -97,12 +102,16 @@ def link(
     ('full', True)
     """
     data = as_dataset(data)
-    options = options or LinkOptions()
+    options = LinkOptions() if options is None else options
+    if not isinstance(options, LinkOptions):
+        raise TypeError(f"options must be LinkOptions, not {type(options).__name__}: a decoder is passed as model=")
     if options.storage == "disk" and out is None:
         raise ValueError("storage disk keeps rows in the run's directory: pass out")
     edges = LinkData.of(data, held_out=options.held_out, seed=options.seed)
+    make = _maker(model, edges, options)
     if options.decoder == "auto":
-        options = replace(options, decoder="complex" if edges.labeled else "dot")
+        named = "complex" if edges.labeled else "dot"
+        options = replace(options, decoder=named if make is None else make().name)
     sizes = {
         "nodes": edges.num_nodes,
         "train": len(edges.train),
@@ -113,7 +122,7 @@ def link(
     require_room(LinkMemory.of(options, **sizes))
     spare = spare_slots(options, **sizes)
     ends, recipe = fit(
-        partial(_recipe, edges, spare),
+        partial(_recipe, edges, spare, make),
         options,
         header=_header(data, edges, spec, plan, None if out is None else _fingerprint(edges)),
         out=out,
@@ -153,12 +162,38 @@ def check_ranks(ranks: Ranks) -> None:
         raise ValueError(f"train link works on one rank, and there are {ranks.size}: start it without torchrun")
 
 
-def _recipe(edges: LinkData, spare: int, setup: Setup) -> LinkRecipe:
+def _maker(model: Decoder | Callable[[], Decoder] | None, edges: LinkData, options: LinkOptions) -> Callable[[], Decoder] | None:
+    """What makes the decoder of each repeat, if it was passed; a ValueError says what does not fit."""
+    if model is None:
+        return None
+    if isinstance(model, Decoder) and options.repeats > 1:
+        raise ValueError("repeats need a decoder each: pass a function that makes one")
+    make = partial(_itself, model) if isinstance(model, Decoder) else model
+    made = make()
+    if not isinstance(made, Decoder):
+        raise TypeError(f"model must be a decoder (headrace.nn.Decoder) or a function that makes one, not {type(made).__name__}")
+    usual = decoder_of(edges.num_relations, replace(options, decoder=made.name, reciprocal=made.reciprocal))
+    if made.relation.shape != usual.relation.shape or made.dim != options.dim:
+        raise ValueError(
+            f"the decoder has dim {made.dim} and parameters {list(made.relation.shape)}: the options ask for dim {options.dim}, "
+            f"and the data for {list(usual.relation.shape)}"
+        )
+    if options.decoder not in ("auto", made.name):
+        raise ValueError(f"the options name decoder {options.decoder}, and the model is {made.name}: leave one of them out")
+    return make
+
+
+def _itself(decoder: Decoder) -> Decoder:
+    return decoder
+
+
+def _recipe(edges: LinkData, spare: int, make: Callable[[], Decoder] | None, setup: Setup) -> LinkRecipe:
     check_ranks(setup.ranks)
     if edges.held_out_by == "time":
         parts = f"the latest {len(edges.test):,} are for testing, {len(edges.val):,} before them for validation"
         setup.watcher.note(f"edges have times: {parts}")
-    return make_recipe(edges, setup.options, setup, spare=spare)
+    decoder = None if make is None else make().to(setup.options.device)
+    return make_recipe(edges, setup.options, setup, decoder=decoder, spare=spare)
 
 
 def make_recipe(

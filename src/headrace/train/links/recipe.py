@@ -19,7 +19,8 @@ from headrace.sample import KnownEdges
 from headrace.store import TrainedArray
 from headrace.train.clock import Clock
 from headrace.train.inference.encoded import ENCODED, WrittenRows, encode_all, save_encoded
-from headrace.train.inference.ranking import Ranking, ReadRows, rank
+from headrace.train.inference.pairs import tell_apart
+from headrace.train.inference.ranking import ReadRows, rank
 from headrace.train.links.batches import EdgeBatches, EpochPlan
 from headrace.train.links.data import LinkData
 from headrace.train.links.edges import BucketedEdges
@@ -29,7 +30,7 @@ from headrace.train.links.options import LinkOptions
 from headrace.train.measure import Measure
 from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
-from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.recipe import Progress, Recipe, Step, swap
 from headrace.train.run import Run
 from headrace.train.watch import Watcher
 
@@ -40,7 +41,7 @@ _LEAST = 1000  # edges, however many scores that takes
 class LinkRecipe(Recipe):
     """Trains rows in memory, relations, and an encoder's weights. With staleness 0 one batch after the other: exact."""
 
-    measures = (Measure("mrr"),)
+    measures: tuple[Measure, ...] = (Measure("mrr"),)
 
     def __init__(
         self,
@@ -60,6 +61,8 @@ class LinkRecipe(Recipe):
         if flow.encoder is not None:
             parts["encoder"] = flow.encoder.model
         self.model = nn.ModuleDict(parts)
+        if not data.labeled:  # as papers on plain graphs say it
+            self.measures = (*self.measures, Measure("auc"), Measure("ap"))
         self.done = 0  # batches of all epochs
         self.peak = 0  # batches that were in flight at a time
         self._plan: tuple[int, EpochPlan] | None = None
@@ -124,15 +127,12 @@ class LinkRecipe(Recipe):
         if not len(self.data.val):
             return None
         edges = self._to_rank("val", self.data.val, self.options.val_edges)
-        return self._ranked(edges, self._ways()[:1], progress)[0].plain()
+        return self._ranked(edges, self._ways()[:1], progress)
 
     def test(self, progress: Progress) -> dict[str, dict[str, Any] | None]:
         if not len(self.data.test):
             return {"test": None}
-        test: dict[str, Any] = {}
-        for ranking in self._ranked(self._to_rank("test", self.data.test, self.options.test_edges), self._ways(), progress):
-            test = {**ranking.plain(), **test}  # where both were asked for, mrr is that of the full ranking
-        return {"test": test}
+        return {"test": self._ranked(self._to_rank("test", self.data.test, self.options.test_edges), self._ways(), progress)}
 
     def scored(self, progress: Progress | None = None) -> ReadRows:
         """What the decoder scores: the rows, or what an encoder makes of them. Nothing may be in flight."""
@@ -155,7 +155,8 @@ class LinkRecipe(Recipe):
         ways: dict[str, list[int | None]] = {"full": [None], "sampled": [sampled], "both": [None, sampled]}
         return ways[self.options.ranking]
 
-    def _ranked(self, edges: Tensor, ways: list[int | None], progress: Progress) -> list[Ranking]:
+    def _ranked(self, edges: Tensor, ways: list[int | None], progress: Progress) -> dict[str, Any]:
+        """How these edges rank, in each of the ways; where both were asked for, `mrr` is that of the full ranking."""
         options, rows = self.options, self.scored(progress)
         rankings = [
             rank(
@@ -163,6 +164,7 @@ class LinkRecipe(Recipe):
                 rows,
                 edges,
                 known=self._true_edges(),
+                loops=self.data.labeled,
                 sampled=sampled,
                 seed=options.seed,
                 device=self.flow.device,
@@ -176,7 +178,13 @@ class LinkRecipe(Recipe):
                 f"{lost:,} of {2 * rankings[0].edges:,} answers have scores that are not finite, so they have no rank: "
                 f"lower lr ({options.lr:g}) or init ({options.init:g})"
             )
-        return rankings
+        scores: dict[str, Any] = {}
+        for ranking in rankings:
+            scores = {**ranking.plain(), **scores}
+        if not self.data.labeled:
+            known, device = self._true_edges(), self.flow.device
+            scores |= tell_apart(self.flow.decoder, rows, edges, known=known, seed=options.seed, device=device)
+        return scores
 
     def _to_rank(self, split: str, edges: Tensor, asked: int) -> Tensor:  # [e, 3] -> [at most e, 3]
         """As many edges as were asked for; if that was left open, no more than can be ranked in a few minutes, and that is said."""
@@ -210,10 +218,10 @@ class LinkRecipe(Recipe):
         assert isinstance(self.flow.rows, TrainedArray)
         return {"rows": self.flow.rows.rows.clone(), "model": copy.deepcopy(self.model.state_dict())}
 
-    def load_best(self, state: dict[str, Any]) -> None:
+    def swap_best(self, state: dict[str, Any]) -> None:
         assert isinstance(self.flow.rows, TrainedArray)
-        self.flow.rows.rows.copy_(state["rows"])
-        self.model.load_state_dict(state["model"])
+        swap({"rows": self.flow.rows.rows}, state)
+        swap(self.model.state_dict(), state["model"])
         self._encoded = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -65,9 +65,9 @@ class NodeResult:
 
 def node(
     data: Dataset,
-    model: Model = None,
     options: NodeOptions | None = None,
     *,
+    model: Model = None,
     out: str | Path | None = None,
     resume: bool = False,
     watcher: Watcher | None = None,
@@ -81,6 +81,8 @@ def node(
     out: the run's directory: options, metrics, a timeline, checkpoints. Without it nothing is written.
     resume: go on with the run at `out` from its last checkpoint. The end is the same, bit by bit, as if it had never stopped.
 
+    watcher: is told what happens; `Watcher()` shows nothing. Without one, lines are shown in a terminal or a notebook.
+
     Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt.
 
     >>> import headrace as hr
@@ -91,7 +93,9 @@ def node(
     True
     """
     data = as_dataset(data)
-    options = options or NodeOptions()
+    options = NodeOptions() if options is None else options
+    if not isinstance(options, NodeOptions):
+        raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
     numbers = split_numbers(data, options)
     options = over_splits(options, len(numbers))
     if isinstance(model, nn.Module) and options.repeats > 1:
@@ -100,6 +104,7 @@ def node(
         first = number == numbers[0]
         check_node_data(with_split(data, number), rows=first and options.storage == "memory", own_rows=model is None)
     data = with_split(data, numbers[0])
+    options = options.suited(len(data.splits["train"]))
     if data.x is None:
         check_own_rows(options)
     if len(numbers) > 1 and options.storage == "resident":

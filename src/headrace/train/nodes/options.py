@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace._sizes import parse_size
 from headrace.train.options import RunOptions, option
 
+_STEPS, _FEWEST, _MOST = 2000, 10, 200  # batches of a run whose epochs are left open, and bounds of its epochs
+
 
 @dataclass(frozen=True)
 class NodeOptions(RunOptions):
-    """Options of node classification."""
+    """Options of node classification. What is left open, `suited` chooses for a dataset."""
 
+    epochs: int = option(0, "passes over the training nodes (0: as many as make 2000 batches, from 10 to 200)")
+    patience: int = option(
+        -1, "stop after this many validations without a better one (0: never; -1: a quarter of the epochs that epochs 0 gives)"
+    )
     model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = option("sage", "kind of layer")
     fanout: tuple[int, ...] = option((), "neighbors sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
     layers: int = option(0, "layers of the model (0: one per fanout; 2 with full_batch and no fanout)")
@@ -102,6 +108,22 @@ class NodeOptions(RunOptions):
     def memory_bytes(self) -> int:
         """`memory` in bytes; 0 where it was not given."""
         return parse_size(self.memory) if self.memory else 0
+
+    def _bounds(self) -> dict[str, int]:
+        return super()._bounds() | {"epochs": 0, "patience": -1}  # 0 and -1 leave it to `suited`
+
+    def suited(self, train_nodes: int) -> NodeOptions:
+        """These options with numbers for all that was left open: epochs, patience, layers and fanout.
+
+        A small graph has few batches an epoch, and needs more epochs for as many steps.
+        """
+        batches = 1 if self.full_batch else -(-train_nodes // self.batch_size)
+        epochs = self.epochs or min(max(_STEPS // max(batches, 1), _FEWEST), _MOST)
+        patience = self.patience
+        if patience < 0:
+            patience = 0 if self.epochs else max(epochs // 4 // max(self.validate_every, 1), 1)
+        fanout = self.fanout if self.full_batch else self.fanouts
+        return replace(self, epochs=epochs, patience=patience, layers=self.depth, fanout=fanout)
 
     @property
     def depth(self) -> int:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headrace.train.measure import Measure
+from headrace.train.measure import Measure, auc
 
 _MOST_CLASSES = 1000  # that a table of classes has
 
@@ -71,20 +71,6 @@ def per_class(rows: Tensor, labels: Tensor) -> list[dict[str, Any]] | None:
     shares = {"precision": both / predicted.clamp_min(1), "recall": both / true.clamp_min(1), "f1": f1}
     columns = {name: values.tolist() for name, values in shares.items()}
     return [{"nodes": int(count)} | {n: column[c] for n, column in columns.items()} for c, count in enumerate(true.tolist())]
-
-
-def auc(scores: Tensor, true: Tensor) -> float | None:
-    """The share of pairs of a true and another node in which the true one scores higher; ties count a half.  # [n], [n] bool
-
-    None where all or none are true.
-    """
-    trues = int(true.sum())
-    others = len(true) - trues
-    if not trues or not others:
-        return None
-    _, place, count = scores.unique(return_inverse=True, return_counts=True)  # in rising order
-    rank = count.cumsum(0).double() - (count - 1) / 2  # from 1, the mean of those that are equal
-    return (float(rank[place[true]].sum()) - trues * (trues + 1) / 2) / (trues * others)
 
 
 def _margin(rows: Tensor, column: int, several: bool) -> Tensor:

@@ -1,15 +1,16 @@
-"""A run in plain lines, for logs and pipes."""
+"""`Lines`: a run in plain lines, for logs, pipes and notebooks."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from typing import Any
 
-import typer
-
 from headrace._sizes import format_size
-from headrace.cli.named_run import data_size, model_name, model_size
-from headrace.train import Measure, StepEvent, Watcher
+from headrace.train.measure import Measure
+from headrace.train.named_run import data_size, model_name, model_size
+from headrace.train.watch import StepEvent, Watcher
 
 _EVERY_SECONDS = 10.0
 
@@ -68,4 +69,11 @@ class Lines(Watcher):
 
     def _say(self, text: str) -> None:
         self.said = time.monotonic()
-        typer.echo(text, err=True)
+        with contextlib.suppress(OSError, ValueError):  # training goes on without a line that cannot be written
+            print(text, file=sys.stderr, flush=True)
+
+
+def usual_watcher() -> Watcher:
+    """What shows a run if nothing else was asked for: lines where somebody reads them, in a terminal or a notebook."""
+    watched = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+    return Lines() if watched else Watcher()
