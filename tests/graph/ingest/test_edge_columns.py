@@ -79,11 +79,11 @@ def test_edges_are_put_in_order_of_time(tmp_path_factory, request, kind, rows, u
 
 def test_times_beyond_a_table_and_negative_ones_sort(tmp_path) -> None:
     times = [2**62, -(2**62), 0, 5, -(2**63), 2**63 - 1]
-    edges = write(tmp_path / "e.csv", "".join(f"{n},{n + 1},{t}\n" for n, t in enumerate(times)))
-    assert run(tmp_path / "out", edges, time_column=2).graph.time.tolist() == times
-    floats = ["1e300", "-1e300", "-0.0", "0.0", "3"]
+    edges = write(tmp_path / "e.csv", "".join(f"0,1,{t}\n" for t in times))
+    assert run(tmp_path / "out", edges, time_column=2).graph.time.tolist() == sorted(times)
+    floats = ["1e300", "-2.5", "-1e300", "-0.0", "0.0", "3"]
     edges = write(tmp_path / "f.csv", "".join(f"0,1,{t}\n" for t in floats))
-    assert run(tmp_path / "out", edges, time_column=2).graph.time.tolist() == [-1e300, 0.0, 0.0, 3.0, 1e300]
+    assert run(tmp_path / "out", edges, time_column=2).graph.time.tolist() == [-1e300, -2.5, 0.0, 0.0, 3.0, 1e300]
 
 
 def test_triples_equal_those_of_the_file(tmp_path, tight) -> None:
