@@ -15,6 +15,7 @@ from headrace._arrays import thread_count
 from headrace.graph.transpose import transposed
 
 T = TypeVar("T")
+_HEADS = 4  # of one edge_index: a layer each
 _INT32 = torch.iinfo(torch.int32).max
 
 
@@ -45,13 +46,37 @@ class EdgeRows:
         value: T = self._derived[name]
         return value
 
+    def derived_from(self, tensor: Tensor, name: str, make: Callable[[], T]) -> T:
+        """What follows from the rows and a tensor: made once and kept while the tensor lives and is not changed.
+
+        What `make` returns must not refer to the tensor, which would then live as long as the rows.
+        """
+        if tensor.is_inference():
+            return make()
+        kept = self.derived("from tensors", WeakTensorKeyDictionary)
+        version, values = kept.get(tensor, (-1, {}))
+        if version != tensor._version:
+            values = {}
+            kept[tensor] = (tensor._version, values)
+        if name not in values:
+            values[name] = make()
+        value: T = values[name]
+        return value
+
     def whole(self) -> EdgeRows:
         """The same edges with a row for each of the targets."""
         return self if self.num_rows == self.num_dst else self.derived("whole", self._padded)
 
     def head(self, rows: int) -> EdgeRows:
-        """The first rows alone."""
-        return self if rows >= self.num_rows else self.derived(f"head {rows}", lambda: self._cut(rows))
+        """The first rows alone. The last few that were asked for are kept."""
+        if rows >= self.num_rows:
+            return self
+        heads: dict[int, EdgeRows] = self.derived("heads", dict)
+        if rows not in heads:
+            while len(heads) >= _HEADS:
+                heads.pop(next(iter(heads)), None)
+            heads[rows] = self._cut(rows)
+        return heads[rows]
 
     def reverse(self) -> EdgeRows:
         """The transpose, a row for each source: its `permutation` holds positions in these rows. Made once and kept."""
@@ -185,4 +210,4 @@ def _built(edge_index: Tensor, key: _Key) -> EdgeRows | None:
 
 def _within(ids: Tensor, count: int) -> bool:
     low, high = torch.aminmax(ids)
-    return 0 <= int(low) and int(high) < count
+    return int(low) >= 0 and int(high) < count
