@@ -110,7 +110,8 @@ class _Twice(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         inputs, inner, out, again = ctx.saved_tensors, ctx.inner, ctx.out, torch.is_grad_enabled()
         if again:  # create_graph: autograd does not see into the kernel
-            inner, out = inputs, ctx.plain(*inputs)
+            inner = [value.view_as(value) for value in inputs]  # two of them may be one tensor
+            out = ctx.plain(*inner)
         wanted = [value for value, need in zip(inner, ctx.needs_input_grad[2:], strict=True) if need]
         grads = iter(torch.autograd.grad(out, wanted, grad, retain_graph=True, create_graph=again))
         return None, None, *(next(grads) if need else None for need in ctx.needs_input_grad[2:])

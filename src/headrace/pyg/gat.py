@@ -14,7 +14,7 @@ from headrace.graph.edge_rows import EdgeRows, rows_of
 from headrace.kernels import seed_for
 from headrace.pyg.attention import attended, attended_pairs, dropped, head_sums, row_softmax
 from headrace.pyg.layer import Fast
-from headrace.pyg.linear import mapped
+from headrace.pyg.linear import linear, mapped, weights_of
 from headrace.pyg.sums import take_sources, take_targets
 
 
@@ -76,7 +76,9 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
 
     pyg = pyg.GATConv
 
-    def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None, return_attention_weights: Any = None) -> Any:
+    def forward(
+        self, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None, return_attention_weights: Any = None
+    ) -> Any:
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
         edges = edge_attr if self.lin_edge is not None else None  # without a map of them, PyG leaves them out
@@ -88,7 +90,8 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
             targets = sources if own is source else self._heads(mapped(self.lin, own))
         else:
             sources, targets = self._heads(mapped(self.lin_src, source)), self._heads(mapped(self.lin_dst, own))
-        by, to = (sources * self.att_src).sum(-1), (targets * self.att_dst).sum(-1)
+        by = self._scores(self.lin if self.lin is not None else self.lin_src, source, sources, self.att_src)
+        to = self._scores(self.lin if self.lin is not None else self.lin_dst, own, targets, self.att_dst)
         if edges is None:
             out = attended(sources, by, to, rows, **self._how(sources)).to(by.dtype)
         else:
@@ -98,6 +101,14 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
             shares = row_softmax(F.leaky_relu(scores, self.negative_slope), rows)
             out = head_sums(sources, dropped(shares, rows, self.dropout, self.training), rows)
         return self._finished(out, own)
+
+    def _scores(self, module: Any, x: Tensor, rows: Tensor, attention: Tensor) -> Tensor:
+        """`<attention, rows>` for each head: from `x` at once, by the product of the map and the vector.  # -> [n, heads]"""
+        parts = weights_of(module, x)
+        if parts is None or parts[1] is not None or attention.dtype != x.dtype:
+            return (rows * attention).sum(-1)
+        folded = (parts[0].view(self.heads, self.out_channels, -1) * attention[0].unsqueeze(-1)).sum(1)
+        return linear(x, folded)
 
 
 class GATv2Conv(_Attention, pyg.GATv2Conv):  # type: ignore[misc]

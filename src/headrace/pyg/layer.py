@@ -56,6 +56,8 @@ class Fast:
 
     def rows_for(self, edge_index: Any, source: Any, own: Any = None, size: Any = None) -> EdgeRows | None:
         """The rows to sum over from `source` to the targets, whose features are `own`; None where PyG's code is to run."""
+        if torch.compiler.is_compiling():  # first: a compiler reads on until here
+            return None
         if type(edge_index) is not Tensor or edge_index.dim() != 2 or edge_index.shape[0] != 2:
             return None
         if edge_index.dtype not in (torch.int64, torch.int32) or edge_index.layout != torch.strided or not _plain_rows(source):
@@ -72,14 +74,14 @@ class Fast:
         return rows_of(edge_index, num_src, num_dst, flipped=flipped) if self._is_usual() else None
 
     def _is_usual(self) -> bool:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():
+            return False
         state = self.__dict__
         if state["_explain"] or state["_decomposed_layers"] != 1 or self.node_dim not in (0, -2) or self.aggr not in self.reduces:
             return False
         if any(state[hooks] for hooks in _HOOKS) or not _has_pyg_steps(type(self)):
             return False
         if any(step in state for step in _STEPS[1:]):  # a method replaced on this one layer
-            return False
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():
             return False
         return torch._C._functorch.peek_interpreter_stack() is None
 

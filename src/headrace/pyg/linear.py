@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric.nn.dense.linear import Linear as PygLinear
 
-from headrace.pyg.sums import padded, rows_used
+from headrace.pyg.sums import note_used, padded, rows_used
 
 
 def weights_of(module: Any, x: Tensor) -> tuple[Tensor, Tensor | None] | None:
@@ -60,7 +60,7 @@ class _Linear(Function):
         part = grad[: rows_used(grad)]
         need_x, need_weight, need_bias = ctx.needs_input_grad
         return (
-            padded(part @ weight, len(x)) if need_x else None,
+            _product(part, weight, len(x)) if need_x else None,
             part.t() @ x[: len(part)] if need_weight else None,
             part.sum(0) if need_bias else None,
         )
@@ -81,9 +81,19 @@ class _TwoMaps(Function):
         first = part[: len(summed)]
         need_x, need_weight, need_summed, need_other, need_bias = ctx.needs_input_grad
         return (
-            padded(part @ weight, len(x)) if need_x else None,
+            _product(part, weight, len(x)) if need_x else None,
             part.t() @ x[: len(part)] if need_weight else None,
-            padded(first @ other, len(summed)) if need_summed else None,
+            _product(first, other, len(summed)) if need_summed else None,
             first.t() @ summed[: len(first)] if need_other else None,
             part.sum(0) if need_bias else None,
         )
+
+
+def _product(part: Tensor, weight: Tensor, rows: int) -> Tensor:
+    """`part @ weight`, and rows of zeros behind it; they are not looked for again.  # [n, out] -> [rows, in]"""
+    if torch.is_grad_enabled():  # a gradient of this gradient is wanted
+        return padded(part @ weight, rows)
+    out = part.new_empty(rows, weight.shape[1])
+    torch.mm(part, weight, out=out[: len(part)])
+    out[len(part) :].zero_()
+    return note_used(out, len(part))

@@ -23,7 +23,11 @@ class RGCNConv(Fast, pyg.RGCNConv):  # type: ignore[misc]
     @classmethod
     def refusal(cls, conv: Any) -> str | None:
         """Why a layer of PyG's class always takes PyG's own path, or None."""
-        if torch_geometric.typing.WITH_SEGMM and torch_geometric.backend.use_segment_matmul is not False and conv.num_blocks is None:
+        if (
+            torch_geometric.typing.WITH_SEGMM
+            and torch_geometric.backend.use_segment_matmul is not False
+            and conv.num_blocks is None
+        ):
             return "pyg-lib is installed, with whose segment_matmul PyG averages otherwise (backend.use_segment_matmul = False)"
         return super().refusal(conv)
 
@@ -66,7 +70,7 @@ class RGCNConv(Fast, pyg.RGCNConv):  # type: ignore[misc]
             else:
                 blocks = part.view(len(part), weight.shape[1], weight.shape[2])
                 parts.append(torch.einsum("abc,bcd->abd", blocks, weight[relation]).reshape(len(part), self.out_channels))
-        return torch.cat(parts) if parts else summed.new_zeros(0, self.out_channels)
+        return torch.cat(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +84,9 @@ class _Pairs:
 
 
 def _pairs(rows: EdgeRows, edge_type: Tensor, num_relations: int) -> _Pairs | None:
-    """None where a relation is not from 0 to num_relations - 1: PyG leaves such edges out."""
+    """None where there is no edge, or a relation is not from 0 to num_relations - 1: PyG leaves such edges out."""
     kind = rows.of_edges(edge_type).long()
-    if len(kind) and not 0 <= int(kind.min()) <= int(kind.max()) < num_relations:
+    if len(kind) == 0 or not 0 <= int(kind.min()) <= int(kind.max()) < num_relations:
         return None
     key, order = torch.sort(kind * max(rows.num_dst, 1) + rows.targets(), stable=True)
     distinct, counts = torch.unique_consecutive(key, return_counts=True)

@@ -81,6 +81,9 @@ def inverse_degrees(rows: EdgeRows, dtype: torch.dtype) -> Tensor:
 def rows_used(grad: Tensor) -> int:
     """How many rows there are before the first of those that are all zero to the end."""
     used = len(grad)
+    noted: tuple[int, int] | None = getattr(grad, "_headrace_used", None)
+    if noted is not None and noted[1] == grad._version:
+        return noted[0]
     if used <= _BLOCK or grad.device.type != "cpu" or _any(grad[used - _BLOCK :]):
         return used
     step = used // 2
@@ -89,6 +92,12 @@ def rows_used(grad: Tensor) -> int:
             used -= step
         step //= 2
     return used
+
+
+def note_used(grad: Tensor, used: int) -> Tensor:
+    """`grad`, with a note for `rows_used` that holds until it is changed (autograd adds to gradients in place)."""
+    grad._headrace_used = (used, grad._version)  # type: ignore[attr-defined]
+    return grad
 
 
 def _any(part: Tensor) -> bool:
