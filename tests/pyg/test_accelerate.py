@@ -128,6 +128,16 @@ def test_hooks_of_single_steps_run_and_pygs_path_is_taken(monkeypatch: pytest.Mo
     assert calls == ["pyg"]
 
 
+def test_small_graphs_take_pygs_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, edge_index = plain_graph()
+    conv = headrace.pyg.SAGEConv(WIDTH, 4)
+    calls = calls_of(conv, monkeypatch)
+    conv(x, edge_index)
+    assert calls == ["pyg"]
+    conv(x, edge_index.repeat(1, conv.least // edge_index.numel()))
+    assert calls == ["pyg"]
+
+
 def test_overridden_messages_are_used() -> None:
     class Twice(headrace.pyg.SAGEConv):
         def message(self, x_j: Tensor) -> Tensor:

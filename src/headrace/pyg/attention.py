@@ -66,7 +66,7 @@ def head_dots(left: Tensor, x: Tensor, rows: EdgeRows) -> Tensor:
     return torch.stack([dots(one, other, rows) for one, other in pairs], dim=1)
 
 
-def _reverse(rows: EdgeRows, x: Tensor) -> EdgeRows | None:
+def _reverse(rows: EdgeRows, x: Tensor) -> Any:
     return rows.reverse() if x.requires_grad else None
 
 

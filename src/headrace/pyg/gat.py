@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ class _Attention(Fast):
     """What the two versions share: loops, dropout, and what follows the sum."""
 
     reduces = ("sum", "add")
+    _none: ClassVar[tuple[EdgeRows | None, Any, Any]] = (None, None, None)  # for PyG's path
     heads: int
     out_channels: int
     add_self_loops: bool
@@ -62,7 +63,7 @@ class _Attention(Fast):
         return looped_rows, looped_rows.of_edges(attributes)
 
     def _finished(self, out: Tensor, own: Tensor) -> Tensor:
-        out = out.reshape(len(out), -1) if self.concat else out.mean(dim=1)  # type: ignore[attr-defined]
+        out = out.reshape(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)  # type: ignore[attr-defined]
         if self.res is not None:  # type: ignore[attr-defined]
             out = out + mapped(self.res, own)  # type: ignore[attr-defined]
         return out if self.bias is None else out + self.bias  # type: ignore[attr-defined]
@@ -75,6 +76,7 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
     """
 
     pyg = pyg.GATConv
+    least = 1 << 18
 
     def forward(
         self, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None, return_attention_weights: Any = None
@@ -82,7 +84,7 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
         # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
         # propagate_type: (x: OptPairTensor, alpha: Tensor)
         edges = edge_attr if self.lin_edge is not None else None  # without a map of them, PyG leaves them out
-        rows, source, own = (None, None, None) if return_attention_weights else self._rows(x, edge_index, edges, size)
+        rows, source, own = self._none if return_attention_weights else self._rows(x, edge_index, edges, size)
         if rows is None:
             return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
         if self.lin is not None:
@@ -118,12 +120,13 @@ class GATv2Conv(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
     """
 
     pyg = pyg.GATv2Conv
+    least = 1 << 17
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, return_attention_weights: Any = None) -> Any:
         # edge_updater_type: (x: PairTensor, edge_attr: OptTensor)
         # propagate_type: (x: PairTensor, alpha: Tensor)
         unusual = return_attention_weights or (edge_attr is not None and self.lin_edge is None)
-        rows, source, own = (None, None, None) if unusual else self._rows(x, edge_index, edge_attr, None)
+        rows, source, own = self._none if unusual else self._rows(x, edge_index, edge_attr, None)
         if rows is None:
             return super().forward(x, edge_index, edge_attr, return_attention_weights)
         sources = self._heads(mapped(self.lin_l, source))

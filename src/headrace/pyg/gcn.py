@@ -23,6 +23,7 @@ class GCNConv(Fast, pyg.GCNConv):  # type: ignore[misc]
 
     pyg = pyg.GCNConv
     reduces = ("sum", "add")
+    _cached_edge_index: tuple[Tensor, Tensor | None] | None
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Any = None) -> Tensor:
         # propagate_type: (x: Tensor, edge_weight: OptTensor)

@@ -35,6 +35,7 @@ class GINEConv(Fast, pyg.GINEConv):  # type: ignore[misc]
 
     pyg = pyg.GINEConv
     reduces = ("sum", "add", "mean")
+    least = 1 << 21
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None) -> Tensor:
         # propagate_type: (x: OptPairTensor, edge_attr: OptTensor)

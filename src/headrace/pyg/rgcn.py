@@ -19,6 +19,7 @@ class RGCNConv(Fast, pyg.RGCNConv):  # type: ignore[misc]
     """PyG's `RGCNConv`. One kernel sums for all relations, into rows for the pairs of target and relation that have edges."""
 
     pyg = pyg.RGCNConv
+    least = 0
 
     @classmethod
     def refusal(cls, conv: Any) -> str | None:
@@ -55,7 +56,7 @@ class RGCNConv(Fast, pyg.RGCNConv):  # type: ignore[misc]
     def _fits(self, source: Tensor, own: Tensor) -> bool:
         if torch.is_autocast_enabled(source.device.type):
             return False
-        return source.dtype == own.dtype == self.weight.dtype == torch.get_default_dtype()  # which PyG's sum begins with
+        return bool(source.dtype == own.dtype == self.weight.dtype == torch.get_default_dtype())  # which PyG's sum begins with
 
     def _mapped(self, summed: Tensor, pairs: _Pairs) -> Tensor:
         """Each relation's rows times its weight.  # [pairs, in] -> [pairs, out]"""

@@ -21,6 +21,7 @@ class TransformerConv(Fast, pyg.TransformerConv):  # type: ignore[misc]
 
     pyg = pyg.TransformerConv
     reduces = ("sum", "add")
+    least = 1 << 20
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, return_attention_weights: Any = None) -> Any:
         # propagate_type: (query: Tensor, key:Tensor, value: Tensor, edge_attr: OptTensor)
@@ -30,7 +31,7 @@ class TransformerConv(Fast, pyg.TransformerConv):  # type: ignore[misc]
         if rows is None or torch.is_autocast_enabled(source.device.type):
             return super().forward(x, edge_index, edge_attr, return_attention_weights)
         out = self._attended(source, own, rows.whole(), edge_attr)
-        out = out.reshape(len(out), -1) if self.concat else out.mean(dim=1)
+        out = out.reshape(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
         if not self.root_weight:
             return out
         skipped = mapped(self.lin_skip, own)

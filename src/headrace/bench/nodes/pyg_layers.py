@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -69,16 +70,15 @@ def run(setting: PygSetting) -> list[Row]:
 
 
 def _layers() -> dict[str, Callable[[], nn.Module]]:
-    import torch_geometric.nn as pyg
+    pyg: Any = import_module("torch_geometric.nn")
 
     wide, one = _WIDTH, _WIDTH // _HEADS
-    network = lambda: nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, wide))  # noqa: E731
     return {
         "SAGEConv": lambda: pyg.SAGEConv(wide, wide),
         "SAGEConv max": lambda: pyg.SAGEConv(wide, wide, aggr="max"),
         "GCNConv": lambda: pyg.GCNConv(wide, wide),
-        "GINConv": lambda: pyg.GINConv(network()),
-        "GINEConv": lambda: pyg.GINEConv(network()),
+        "GINConv": lambda: pyg.GINConv(_network()),
+        "GINEConv": lambda: pyg.GINEConv(_network()),
         "GATConv": lambda: pyg.GATConv(wide, one, heads=_HEADS),
         "GATv2Conv": lambda: pyg.GATv2Conv(wide, one, heads=_HEADS),
         "TransformerConv": lambda: pyg.TransformerConv(wide, one, heads=_HEADS),
@@ -87,8 +87,12 @@ def _layers() -> dict[str, Callable[[], nn.Module]]:
     }
 
 
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH))
+
+
 def _models(data: Dataset) -> dict[str, nn.Module]:
-    import torch_geometric.nn as pyg
+    pyg: Any = import_module("torch_geometric.nn")
 
     sizes = features_of(data).shape[1], 256, 3, data.num_classes
     return {"GraphSAGE step": pyg.GraphSAGE(*sizes), "GCN step": pyg.GCN(*sizes), "GAT step": pyg.GAT(*sizes, heads=_HEADS)}
