@@ -287,6 +287,19 @@ def test_batches_of_our_loader_are_not_sorted_again(monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(model(batch.x, batch.edge_index), twin(batch.x, batch.edge_index), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [pyg.GraphSAGE, pyg.GCN, pyg.GAT])
+def test_training_follows_an_evaluation_in_inference_mode(make: Any) -> None:
+    x, edge_index = plain_graph()
+    weight = {"edge_weight": torch.rand(edge_index.shape[1])} if make is pyg.GCN else {}
+    model = make(WIDTH, 8, 2, 3)
+    accelerate(model)
+    with torch.inference_mode():
+        expected = model(x, edge_index, **weight)
+    found = model(x.requires_grad_(), edge_index, **weight)
+    found.sum().backward()
+    assert torch.equal(found.detach(), expected)
+
+
 def test_an_edge_index_that_changes_in_place_is_noticed() -> None:
     x, edge_index = plain_graph()
     model = pyg.GCN(WIDTH, 8, 2, 3)

@@ -42,7 +42,7 @@ class EdgeRows:
     def derived(self, name: str, make: Callable[[], T]) -> T:
         """What follows from the rows alone: made once and kept."""
         if name not in self._derived:
-            self._derived[name] = make()
+            self._derived[name] = _for_all_modes(make)
         value: T = self._derived[name]
         return value
 
@@ -59,7 +59,7 @@ class EdgeRows:
             values = {}
             kept[tensor] = (tensor._version, values)
         if name not in values:
-            values[name] = make()
+            values[name] = _for_all_modes(make)
         value: T = values[name]
         return value
 
@@ -157,12 +157,20 @@ def rows_of(edge_index: Tensor, num_src: int, num_dst: int, *, flipped: bool = F
     remembered = _remembered(edge_index)
     rows = remembered.get(key)
     if rows is None:
-        rows = _built(edge_index, key)
+        rows = _for_all_modes(lambda: _built(edge_index, key))
         if not remembered:
             _MEMORY[edge_index] = (edge_index._version, remembered)
         if rows is not None:
             remembered[key] = rows
     return rows
+
+
+def _for_all_modes(make: Callable[[], T]) -> T:
+    """What is kept is made of ordinary tensors: those of an inference mode could not be used in training afterwards."""
+    if not torch.is_inference_mode_enabled():
+        return make()
+    with torch.inference_mode(False):
+        return make()
 
 
 def _remembered(tensor: Tensor) -> dict[_Key, EdgeRows]:

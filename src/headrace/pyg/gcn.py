@@ -29,7 +29,7 @@ class GCNConv(Fast, pyg.GCNConv):  # type: ignore[misc]
         # propagate_type: (x: Tensor, edge_weight: OptTensor)
         rows = None
         if is_weight(edge_weight, edge_index, x) and (edge_weight is None or edge_weight.dim() == 1):
-            if self.normalize and self.cached and self._is_usual() and isinstance(edge_index, Tensor):
+            if self.normalize and self.cached and self._is_usual() and isinstance(edge_index, Tensor) and isinstance(x, Tensor):
                 edge_index, edge_weight = self._kept(x, edge_index, edge_weight)
             rows = self.rows_for(edge_index, x, x)
         out: Tensor

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace.pyg.layer import Fast
 from headrace.pyg.linear import mapped
-from headrace.pyg.sums import inverse_degrees, reduced, segment_sum, take_sources
+from headrace.pyg.sums import edgewise, inverse_degrees, reduced, segment_sum, take_sources
 
 
 class GINConv(Fast, pyg.GINConv):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class GINEConv(Fast, pyg.GINEConv):  # type: ignore[misc]
 
     pyg = pyg.GINEConv
     reduces = ("sum", "add", "mean")
-    least = 1 << 21
+    least = 1 << 22
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None) -> Tensor:
         # propagate_type: (x: OptPairTensor, edge_attr: OptTensor)
@@ -45,11 +45,9 @@ class GINEConv(Fast, pyg.GINEConv):  # type: ignore[misc]
         if rows is None or not self._fits(edge_attr, edge_index, source):
             out = super().forward(x, edge_index, edge_attr, size)
             return out
-        rows = rows.whole()
-        attributes = rows.of_edges(edge_attr)
-        if self.lin is not None:
-            attributes = mapped(self.lin, attributes)
-        out = segment_sum((take_sources(source, rows) + attributes).relu(), rows)
+        rows = edgewise(rows.whole())
+        attributes = edge_attr if self.lin is None else mapped(self.lin, edge_attr)
+        out = segment_sum((take_sources(source, rows) + attributes).relu_(), rows)
         if self.aggr == "mean":
             out = out * inverse_degrees(rows, out.dtype).to(out.dtype).unsqueeze(1)
         out = self.nn(with_own(out, own, self.eps))

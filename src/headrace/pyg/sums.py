@@ -222,6 +222,19 @@ class _Max(Function):
         return torch.cat(grads, 1) if grads else None, grad_weight, None
 
 
+def edgewise(rows: EdgeRows) -> EdgeRows:
+    """The same rows for `take_sources`, `take_targets` and `segment_sum` of messages in the order of the `edge_index`."""
+    return rows if rows.permutation is None else rows.derived("edgewise", lambda: _in_edge_order(rows))
+
+
+def _in_edge_order(rows: EdgeRows) -> EdgeRows:
+    assert rows.permutation is not None
+    places = rows.permutation.long()
+    ends = {"targets": rows.targets(), "sources": rows.sources()}
+    known: dict[str, Any] = {name: torch.empty_like(ids).index_copy_(0, places, ids) for name, ids in ends.items()}
+    return EdgeRows(rows.indptr, rows.indices, rows.num_src, rows.num_dst, None, 0, {**known, "entries": rows.permutation})
+
+
 def entries(rows: EdgeRows) -> Tensor:
     """The number of every entry.  # -> [edges]"""
     count = len(rows.indices)
@@ -232,7 +245,11 @@ def entries(rows: EdgeRows) -> Tensor:
 def _of_entries(messages: Tensor, rows: EdgeRows) -> Tensor:
     """The sum over each source of what its entries hold.  # [edges, ...] -> [num_src, ...]"""
     back = rows.reverse()
-    assert back.permutation is not None
-    place = rows.derived("by source", lambda: EdgeRows(back.indptr, back.permutation, len(rows.indices), rows.num_src))  # type: ignore[arg-type]
+    place = rows.derived("by source", lambda: _by_source(rows, back))
     out: Tensor = _Sum.apply(messages, None, None, None, place)  # type: ignore[no-untyped-call]
     return out
+
+
+def _by_source(rows: EdgeRows, back: EdgeRows) -> EdgeRows:
+    assert back.permutation is not None
+    return EdgeRows(back.indptr, entries(rows)[back.permutation.long()], len(rows.indices), rows.num_src)
