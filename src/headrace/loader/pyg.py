@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from headrace.graph.edge_rows import carried, carry
 from headrace.kernels import gather
 from headrace.loader.batch import rows_of
 from headrace.store import BufferPool, Store, rows_for
@@ -116,6 +117,8 @@ def _edge_index(row: Tensor, col: Tensor) -> Tensor:
         and row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
     ):
         whole: Tensor = row.as_strided((2, gap), (gap, 1))
+        if (rows := carried(row)) is not None:  # what layers sum over: they need not sort the edges again
+            carry(whole, rows)
         return whole
     return torch.stack([row, col])
 

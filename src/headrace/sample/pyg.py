@@ -20,6 +20,7 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from headrace.graph import EdgeType, Graph, HeteroGraph
+from headrace.graph.edge_rows import EdgeRows, carry
 from headrace.sample.hetero import HeteroSample, HeteroSampler
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Sample
@@ -64,6 +65,8 @@ def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) ->
 
     in_memory = sample.device.type == "cpu"
     row, col = sample.edge_index(out=pool.empty((2, sample.num_edges), torch.int64) if in_memory else None)
+    nodes = sample.nodes.numel()
+    carry(row, EdgeRows(sample.indptr, sample.indices, nodes, nodes))
     return SamplerOutput(
         node=wide(sample.nodes),
         row=row,
@@ -81,6 +84,8 @@ def hetero_output(sample: HeteroSample, pool: BufferPool, *, metadata: Any = Non
     row, col, edge = {}, {}, {}
     for kind, indices in sample.indices.items():
         row[kind], col[kind] = sample.edge_index(kind, out=pool.empty((2, indices.numel()), torch.int64))
+        sizes = sample.nodes[kind[0]].numel(), sample.nodes[kind[2]].numel()
+        carry(row[kind], EdgeRows(sample.indptr[kind], indices, *sizes))
         if sample.edge_id is not None:
             edge[kind] = sample.edge_id[kind].long()
     return HeteroSamplerOutput(

@@ -1,0 +1,197 @@
+"""Seconds of PyG's layers and models, forward and backward, as PyG runs them and after `headrace.pyg.accelerate`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headrace.bench import peers
+from headrace.bench.measure import CPU, Row, copy_rate, needs_gpu, product_rate, time_in_turn
+from headrace.bench.setting import Setting, check_trainable, features_of, threads_of
+from headrace.graph import Dataset
+from headrace.loader import NeighborLoader
+from headrace.train.options import option
+
+_WIDTH, _HEADS, _RELATIONS, _FANOUTS = 64, 4, 8, [10, 5]
+_SMALL = ((30, 64), (300, 1200), (3000, 15000))  # nodes and edges of graphs whose time is mostly that of Python
+
+
+@dataclass(frozen=True)
+class PygSetting(Setting):
+    """Options of the benchmark of PyG's layers."""
+
+    scale: float = option(0.01, "its size, 1 being that of the published one")
+    only: tuple[str, ...] = option((), "layers and models to measure, by name (SAGEConv, GAT step); all by default")
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """What the layers are called with."""
+
+    name: str
+    x: Tensor  # [nodes, _WIDTH]
+    edge_index: Tensor
+    inner: int = 1  # calls per timing
+
+    def beside(self, name: str) -> list[Tensor]:
+        count = self.edge_index.shape[1]
+        numbers = torch.arange(count, device=self.x.device)
+        if name == "GINEConv":
+            return [self.x[numbers % len(self.x)]]
+        return [numbers % _RELATIONS] if name == "RGCNConv" else []
+
+
+def run(setting: PygSetting) -> list[Row]:
+    """A row per layer and shape, then one per model and sampled step. The limit counts bytes of the sums at the rate of a copy,
+    every neighbor's row read anew, and the products of a layer's linear maps."""
+    if not peers.has_pyg():
+        raise ValueError("this benchmark compares with PyG, which is not installed: pip install torch-geometric")
+    device = CPU if setting.device == "cpu" else needs_gpu()
+    data = setting.dataset()
+    check_trainable(data)
+    rows: list[Row] = []
+    with threads_of(setting.threads):
+        bandwidth, products = 2 * copy_rate(device, device, repeats=3), product_rate(torch.float32, device)
+        for edges in _shapes(setting, data, device):
+            for name, make in _layers().items():
+                if not setting.only or name in setting.only:
+                    rows.append(_layer_row(setting, name, make(), edges, bandwidth, products))
+        for name, model in _models(data).items():
+            if not setting.only or name in setting.only:
+                rows += _step_rows(setting, data, name, model, device)
+    return rows
+
+
+def _layers() -> dict[str, Callable[[], nn.Module]]:
+    pyg: Any = import_module("torch_geometric.nn")
+
+    wide, one = _WIDTH, _WIDTH // _HEADS
+    return {
+        "SAGEConv": lambda: pyg.SAGEConv(wide, wide),
+        "SAGEConv max": lambda: pyg.SAGEConv(wide, wide, aggr="max"),
+        "GCNConv": lambda: pyg.GCNConv(wide, wide),
+        "GINConv": lambda: pyg.GINConv(_network()),
+        "GINEConv": lambda: pyg.GINEConv(_network()),
+        "GATConv": lambda: pyg.GATConv(wide, one, heads=_HEADS),
+        "GATv2Conv": lambda: pyg.GATv2Conv(wide, one, heads=_HEADS),
+        "TransformerConv": lambda: pyg.TransformerConv(wide, one, heads=_HEADS),
+        "RGCNConv": lambda: pyg.RGCNConv(wide, wide, _RELATIONS),
+        "GraphConv": lambda: pyg.GraphConv(wide, wide),
+    }
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH))
+
+
+def _models(data: Dataset) -> dict[str, nn.Module]:
+    pyg: Any = import_module("torch_geometric.nn")
+
+    sizes = features_of(data).shape[1], 256, 3, data.num_classes
+    return {"GraphSAGE step": pyg.GraphSAGE(*sizes), "GCN step": pyg.GCN(*sizes), "GAT step": pyg.GAT(*sizes, heads=_HEADS)}
+
+
+def _shapes(setting: PygSetting, data: Dataset, device: torch.device) -> list[_Edges]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = []
+    for nodes, count in _SMALL:
+        edge_index = torch.randint(0, nodes, (2, count), generator=generator)
+        x = torch.randn(nodes, _WIDTH, generator=generator)
+        shapes.append(_Edges(f"{nodes} nodes, {count} edges", x.to(device), edge_index.to(device), inner=max(15000 // count, 1)))
+    batch = _batch(setting, data, _FANOUTS)
+    x = torch.randn(batch.num_nodes, _WIDTH, generator=generator)
+    name = f"sampled batch, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges"
+    shapes.append(_Edges(name, x.to(device), batch.edge_index.to(device)))
+    x = torch.randn(data.num_nodes, _WIDTH, generator=generator)
+    name = f"whole graph, {data.num_nodes} nodes, {data.num_edges} edges"
+    return [*shapes, _Edges(name, x.to(device), data.graph.edge_index().to(device))]
+
+
+def _batch(setting: Setting, data: Dataset, fanouts: list[int]) -> Any:
+    seeds = setting.seed_batches(data, 1, size=512)[0]
+    return next(iter(NeighborLoader(peers.pyg_data(data), fanouts, input_nodes=seeds, batch_size=len(seeds))))
+
+
+def _layer_row(setting: Setting, name: str, conv: Any, edges: _Edges, bandwidth: float, products: float) -> Row:
+    from headrace.pyg import accelerate
+
+    setting.progress(f"{name}, {edges.name}")
+    theirs = conv.to(edges.x.device)
+    ours = copy.deepcopy(theirs)
+    accelerate(ours)
+    x, beside = edges.x.requires_grad_(), edges.beside(name)
+
+    def step(layer: Any) -> Tensor:
+        for _ in range(edges.inner):
+            layer.zero_grad(set_to_none=True)
+            x.grad = None
+            out: Tensor = layer(x, edges.edge_index, *beside)
+            out.sum().backward()  # type: ignore[no-untyped-call]
+        return out.detach()
+
+    results = []
+    for layer in (theirs, ours):
+        out = step(layer)
+        assert x.grad is not None
+        results.append([out, x.grad, *(p.grad for p in layer.parameters())])
+    _check(name, *results)
+    seconds = time_in_turn({"ours": lambda: step(ours), "PyG": lambda: step(theirs)}, repeats=setting.repeats)
+    count, nodes = edges.edge_index.shape[1], len(x)
+    moved = 2 * (4 * count + 4 * _WIDTH * (count + nodes))  # both ways
+    flop = 6 * nodes * sum(p.numel() for p in layer.parameters() if p.dim() == 2)
+    limit = moved / bandwidth + flop / products
+    figures = {who: total / edges.inner for who, total in seconds.items()}
+    return Row(
+        f"{name}, {edges.name}, {setting.threads_named}",
+        "forward and backward",
+        "s",
+        figures["ours"],
+        {"PyG": figures["PyG"]},
+        limit,
+    )
+
+
+def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device: torch.device) -> list[Row]:
+    """A sampled batch from our loader, as PyG's examples write the step, and with its `trim_to_layer`."""
+    from headrace.graph.edge_rows import EdgeRows, carried, carry
+    from headrace.pyg import accelerate
+
+    batch = _batch(setting, data, [15, 10, 5])
+    kept = carried(batch.edge_index)
+    batch = batch.to(device)
+    theirs = model.to(device).train()
+    ours = copy.deepcopy(theirs)
+    accelerate(ours)
+    sizes = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
+    rows = []
+    for trimmed in (False, True):
+        setting.progress(f"{name}{', trimmed' * trimmed}")
+
+        def step(model: Any, trimmed: bool = trimmed) -> Tensor:
+            if kept is not None and device == CPU:  # as if the batch had just come: nothing is known of it but its rows
+                carry(batch.edge_index, EdgeRows(kept.indptr, kept.indices, kept.num_src, kept.num_dst))
+            model.zero_grad(set_to_none=True)
+            out = model(batch.x, batch.edge_index, **(sizes if trimmed else {}))[: batch.batch_size]
+            loss = F.cross_entropy(out, batch.y[: batch.batch_size].long())
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        _check(name, *([step(each), *(p.grad for p in each.parameters())] for each in (theirs, ours)))
+        seconds = time_in_turn({"ours": lambda: step(ours), "PyG": lambda: step(theirs)}, repeats=setting.repeats)
+        case = f"{name}, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges{', trimmed' * trimmed}, {setting.threads_named}"
+        rows.append(Row(case, "forward, loss and backward", "s", seconds["ours"], {"PyG": seconds["PyG"]}))
+    return rows
+
+
+def _check(name: str, theirs: list[Any], ours: list[Any]) -> None:
+    """Refuse to time what does not agree."""
+    for expected, found in zip(theirs, ours, strict=True):
+        if expected is not None and not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max() + 1e-6)):
+            raise ValueError(f"{name} and its accelerated form disagree by {float((found - expected).abs().max()):.3g}")

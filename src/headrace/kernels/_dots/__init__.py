@@ -1,0 +1,1 @@
+"""Products of the rows at the two ends of every entry of a CSR."""

@@ -1,0 +1,146 @@
+"""`Fast`: what PyG's layers have in common when their hot path is ours, and when it is PyG's after all."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from headrace.graph.edge_rows import EdgeRows, rows_of
+
+_STEPS = ("propagate", "message", "aggregate", "update", "message_and_aggregate", "edge_update", "edge_updater", "explain_message")
+_HOOKS = tuple(
+    f"_{step}_forward{pre}_hooks"
+    for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+    for pre in ("_pre", "")
+)
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_REDUCES = ("sum", "add", "mean", "max")
+
+
+class Fast:
+    """A mixin before PyG's class of a layer: built, described and saved as PyG does, with a `forward` of ours.
+
+    `rows_for` says whether ours can be used for this call, and over which rows; where it returns None, PyG's own code runs. That
+    is the case whenever something asks for PyG's single steps (hooks on them, an explainer, an overridden `message`), for inputs
+    that are not plain tensors (sparse matrices, `EdgeIndex`), and while a compiler or tracer looks on.
+    """
+
+    pyg: ClassVar[Any]  # PyG's class
+    reduces: ClassVar[tuple[str, ...]] = _REDUCES  # values of `aggr` that have a kernel
+    # Below so many elements of messages (edges x width) PyG's path is taken, which starts faster. Measured on one core with edges
+    # that are sorted for one pass, `bench pyg` repeats it.
+    least: ClassVar[int] = 1 << 19
+    flow: str
+    node_dim: int
+    aggr: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "pyg" in cls.__dict__:
+            cls.__init__ = _constructed_as(cls, cls.pyg)  # type: ignore[method-assign]
+            cls.__doc__ = cls.__doc__ or f"PyG's `{cls.pyg.__name__}` over compressed rows."
+
+    @classmethod
+    def refusal(cls, conv: Any) -> str | None:
+        """Why a layer of PyG's class always takes PyG's own path, or None."""
+        if conv.aggr not in cls.reduces:
+            return f"aggr={conv.aggr!r} has no kernel"
+        if conv.decomposed_layers != 1:
+            return f"decomposed_layers={conv.decomposed_layers} asks for PyG's way of saving memory"
+        return None
+
+    def rows_for(self, edge_index: Any, source: Any, own: Any = None, size: Any = None) -> EdgeRows | None:
+        """The rows to sum over from `source` to the targets, whose features are `own`; None where PyG's code is to run."""
+        if torch.compiler.is_compiling():  # first: a compiler reads on until here
+            return None
+        if type(edge_index) is not Tensor or edge_index.dim() != 2 or edge_index.shape[0] != 2 or not _plain_rows(source):
+            return None
+        if edge_index.shape[1] * source.shape[-1] < self.least:
+            return None
+        if edge_index.dtype not in (torch.int64, torch.int32) or edge_index.layout != torch.strided:
+            return None
+        flipped = self.flow == "target_to_source"
+        if own is not source and (flipped or (own is not None and not _plain_rows(own))):
+            return None
+        if not _supported(source.device) or edge_index.device != source.device:
+            return None
+        num_src = len(source)
+        num_dst = len(own) if own is not None else num_src if size is None or size[1] is None else size[1]
+        if size is not None and (size[0] not in (None, num_src) or size[1] not in (None, num_dst)):
+            return None
+        return rows_of(edge_index, num_src, num_dst, flipped=flipped) if self._is_usual() else None
+
+    def _is_usual(self) -> bool:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():  # type: ignore[attr-defined, no-untyped-call]
+            return False
+        state = self.__dict__
+        if state["_explain"] or state["_decomposed_layers"] != 1 or self.node_dim not in (0, -2) or self.aggr not in self.reduces:
+            return False
+        if any(state[hooks] for hooks in _HOOKS) or not _has_pyg_steps(type(self)):  # type: ignore[arg-type]
+            return False
+        if any(step in state for step in _STEPS[1:]):  # a method replaced on this one layer
+            return False
+        return torch._C._functorch.peek_interpreter_stack() is None
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        """PyG writes code for a class when it first meets it. For ours that is the code of PyG's class."""
+        if "pyg" not in type(self).__dict__:
+            super()._set_jittable_templates(raise_on_error)  # type: ignore[misc]
+            return
+        with _as_pyg(self):
+            self._set_jittable_templates(raise_on_error)
+
+    def __prepare_scriptable__(self) -> Any:
+        """TorchScript gets PyG's layer, which it can read. Weights are shared."""
+        layer = copy.copy(self)
+        layer.__class__ = self.pyg
+        return layer
+
+
+@contextmanager
+def _as_pyg(layer: Any) -> Iterator[None]:
+    own = layer.__class__
+    layer.__class__ = own.pyg
+    try:
+        yield
+    finally:
+        layer.__class__ = own
+
+
+def _constructed_as(cls: Any, pyg: Any) -> Any:
+    """A constructor that builds PyG's layer and then makes it ours: what PyG notes of a class while building is of its own."""
+
+    @wraps(pyg.__init__)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807
+        if type(self) is not cls:  # of a subclass, which may have steps of its own
+            pyg.__init__(self, *arguments, **options)
+            return
+        with _as_pyg(self):
+            pyg.__init__(self, *arguments, **options)
+
+    return __init__
+
+
+@cache
+def _has_pyg_steps(cls: Any) -> bool:
+    """Whether a class computes its messages as PyG's does. (PyG itself sets `propagate` of a class to code made for it.)"""
+    if any(getattr(cls, step, None) is not getattr(cls.pyg, step, None) for step in _STEPS[1:-1] if step != "edge_updater"):
+        return False
+    return not any("propagate" in vars(base) for base in cls.__mro__[: cls.__mro__.index(cls.pyg)])
+
+
+def _plain_rows(x: Any) -> bool:
+    return type(x) in (Tensor, nn.Parameter) and x.dim() == 2 and x.dtype in _FLOATS and x.layout == torch.strided
+
+
+@cache
+def _supported(device: torch.device) -> bool:
+    return device.type == "cpu" or (device.type == "cuda" and importlib.util.find_spec("triton") is not None)
