@@ -41,6 +41,8 @@ class GATConv(nn.Module):
     ) -> None:
         super().__init__()
         pair = (in_channels, in_channels) if isinstance(in_channels, int) else tuple(in_channels)
+        if heads < 1 or out_channels < 1:
+            raise ValueError(f"heads and out_channels must be at least 1, not {heads} and {out_channels}")
         self.in_channels, self.out_channels, self.heads, self.concat, self.v2 = in_channels, out_channels, heads, concat, v2
         self.slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
