@@ -3,8 +3,8 @@
 The named files of the checkout's `test` folder are copied into a temporary folder. There
 
 - loaders are imported from `headrace.loader`, and layers from `headrace.pyg`, as far as these modules have them;
-- what needs pyg-lib or torch-sparse to sample is asked of Headrace, which needs neither: marks that skip such tests are taken off, and
-  the constants that say whether they are installed are True;
+- what needs pyg-lib or torch-sparse to sample is asked of Headrace, which needs neither: marks that skip such tests are taken
+  off, and the constants that say whether they are installed are True;
 - comparisons of `repr` and `str`, and of the text of PyG's own messages, are left out.
 
 Nothing else is changed. Printed are passed, failed and skipped per file, and why the others did not pass.
@@ -26,7 +26,11 @@ from pathlib import Path
 LOADERS = [f"loader/test_{name}.py" for name in ("neighbor_loader", "link_neighbor_loader", "zip_loader", "imbalanced_sampler")]
 LOADERS += ["loader/test_mixin.py", "loader/test_cache.py"]
 LAYERS = [f"nn/conv/test_{name}_conv.py" for name in ("sage", "gcn", "gin", "gat", "gatv2")]
-MOVED = {"torch_geometric.loader": "headrace.loader", "torch_geometric.nn": "headrace.pyg", "torch_geometric.nn.conv": "headrace.pyg"}
+MOVED = {
+    "torch_geometric.loader": "headrace.loader",
+    "torch_geometric.nn": "headrace.pyg",
+    "torch_geometric.nn.conv": "headrace.pyg",
+}
 SAMPLERS = ("WITH_PYG_LIB", "WITH_TORCH_SPARSE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE")
 
 
@@ -41,6 +45,7 @@ class Outcome:
 
 
 def main() -> None:
+    """Run what the command line asks for and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("checkout", type=Path, help="folder of PyG's source, with its tests in test/")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
@@ -139,6 +144,7 @@ def names_of(module: str) -> list[str]:
 
 
 def print_table(outcomes: dict[str, Outcome]) -> None:
+    """Print a line per file, then why each other test did not pass."""
     width = max(map(len, outcomes))
     print(f"{'':{width}}  passed  failed  skipped")
     total = Outcome()

@@ -46,16 +46,11 @@ class Hops:
         if bool((rows.diff() < 0).any()):
             order = rows.argsort(stable=True)
             rows, neighbors, edge_id = rows[order], neighbors[order], None if edge_id is None else edge_id[order]
-        known, both = len(self.nodes), torch.cat([self.nodes, neighbors])
-        place = torch.arange(len(both))
-        ids, which = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        first = torch.full((len(ids),), len(both)).scatter_reduce_(0, which, place, "amin")[which]
-        fresh = (first == place) & (place >= known)
-        number = torch.where(place < known, place, known - 1 + fresh.cumsum(0))
+        local, new = numbered(self.nodes, neighbors)
         self._counts.append(torch.bincount(rows, minlength=len(self.frontier)))
-        self._indices.append(number[first[known:]].int())
+        self._indices.append(local)
         self._edge_ids.append(edge_id)
-        self.frontier = both[fresh]
+        self.frontier = neighbors[new]
         self.nodes = torch.cat([self.nodes, self.frontier])
         self._num_nodes.append(len(self.frontier))
 
@@ -74,3 +69,17 @@ class Hops:
             tuple(len(indices) for indices in self._indices),
             torch.cat(edge_ids) if len(edge_ids) == len(self._indices) else None,
         )
+
+
+def numbered(known: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:  # -> int32 [keys], bool [keys]
+    """Local ids of `keys`, and which of them are new: the first of each that is not among `known`, numbered behind these in turn.
+
+    A key that `known` holds twice has the first of its places.
+    """
+    count, both = len(known), torch.cat([known, keys])
+    place = torch.arange(len(both))
+    distinct, which = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    first = torch.full((len(distinct),), len(both)).scatter_reduce_(0, which, place, "amin")[which]
+    fresh = (first == place) & (place >= count)
+    number = torch.where(place < count, place, count - 1 + fresh.cumsum(0))
+    return number[first[count:]].int(), fresh[count:]
