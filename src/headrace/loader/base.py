@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from headrace._arrays import as_ids, thread_count
 from headrace._device import device_of
@@ -99,8 +100,14 @@ class Loader(ABC):
 
     @property
     def sampler(self) -> Any:
-        """The object that gives the order of inputs in place of `shuffle`, or None. (Neighbors: `neighbor_sampler`.)"""
-        return None if self.seeds.order is None else self.seeds.order.sampler
+        """What gives the order of inputs. (Neighbors are drawn by `neighbor_sampler`.)
+
+        Without one of the user's own, torch's `SequentialSampler` or `RandomSampler` says to those who look which of the two it is;
+        the order itself is decided by (seed, epoch).
+        """
+        if self.seeds.order is not None:
+            return self.seeds.order.sampler
+        return RandomSampler(self.dataset) if self.seeds.shuffle and len(self.dataset) else SequentialSampler(self.dataset)
 
     @property
     def batch_sampler(self) -> Any:
