@@ -7,6 +7,7 @@ import torch
 
 import headrace as hr
 from headrace.sample import HeteroSampler, NeighborSampler
+from headrace.sample.hops import numbered
 
 LIKES, SAYS, OF = ("user", "likes", "item"), ("item", "rev", "user"), ("tag", "of", "item")
 COUNTS = {"user": 40, "item": 25, "tag": 60, "lone": 2}
@@ -61,6 +62,23 @@ def check(sample, edges, *, fanouts, trees, is_allowed):
         pairs = list(zip(nodes.tolist(), sample.tree[kind].tolist() if trees else nodes.tolist(), strict=True))
         assert len(set(pairs[beyond:])) == len(pairs[beyond:])
         assert not set(pairs[beyond:]) & set(pairs[:beyond])
+
+
+def test_keys_are_numbered_in_order_of_first_appearance():
+    draw = torch.Generator().manual_seed(6)
+    for known_count, count in ((0, 0), (0, 9), (6, 0), (6, 20), (9, 40)):
+        known, keys = (torch.randint(0, 15, (n,), generator=draw) for n in (known_count, count))
+        place, fresh = {}, []
+        for i, key in enumerate(known.tolist()):
+            place.setdefault(key, i)
+        following = known_count
+        for key in keys.tolist():
+            fresh.append(key not in place)
+            place.setdefault(key, following)
+            following += fresh[-1]
+        local, new = numbered(known, keys)
+        assert local.tolist() == [place[key] for key in keys.tolist()]
+        assert new.tolist() == fresh
 
 
 @pytest.mark.parametrize("fanouts", [[3, 2], [-1, 4]])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -76,10 +78,12 @@ def numbered(known: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:  # -> int32 
 
     A key that `known` holds twice has the first of its places.
     """
-    count, both = len(known), torch.cat([known, keys])
-    place = torch.arange(len(both))
-    distinct, which = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    first = torch.full((len(distinct),), len(both)).scatter_reduce_(0, which, place, "amin")[which]
-    fresh = (first == place) & (place >= count)
-    number = torch.where(place < count, place, count - 1 + fresh.cumsum(0))
-    return number[first[count:]].int(), fresh[count:]
+    count = len(known)
+    # Arrow numbers by hashing, which is several times as fast as torch's sorting.
+    codes = pa.array(torch.cat([known, keys]).numpy()).dictionary_encode().indices.to_numpy()  # in order of first appearance
+    first = np.ones(len(codes), dtype=bool)
+    first[1:] = codes[1:] > np.maximum.accumulate(codes)[:-1]
+    place = first.nonzero()[0]  # of each code
+    distinct = int(first[:count].sum())
+    place[distinct:] = np.arange(count, count + len(place) - distinct)
+    return torch.from_numpy(place[codes[count:]]).int(), torch.from_numpy(first[count:])
