@@ -66,13 +66,14 @@ def test_a_batch_by_a_sampler_is_the_batch_of_the_same_inputs_in_order(data):
         ({"sampler": [300]}, IndexError, "positions from 300 to 300, but there are 300 inputs"),
         ({"input_id": [1, 2]}, ValueError, "input_id has 2 entries for 300 inputs"),
         ({"custom_cls": dict}, ValueError, "custom_cls is for pairs"),
+        ({"data": (1, 2)}, TypeError, "must be a headrace Dataset or Graph, or a PyG Data, not tuple"),
         ({"timeout": torch.ones(1000)}, ValueError, r"timeout=Tensor of shape \(1000,\)"),
         ({"generator": list(range(1000))}, ValueError, r"generator=list of 1000 "),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(data, options, error, message):
     with pytest.raises(error, match=message) as raised:
-        list(NeighborLoader(data, [3], **options))
+        list(NeighborLoader(**{"data": data, "num_neighbors": [3], **options}))
     assert len(str(raised.value)) < 200
 
 

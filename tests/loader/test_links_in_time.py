@@ -157,6 +157,7 @@ def test_a_headrace_graph_has_them_too(data):
     assert torch.equal(batch.n_id.long(), other.n_id)
     assert torch.equal(batch.edge_label_time, other.edge_label_time)
     assert torch.equal(batch.tree.long(), other.batch)
+    assert torch.equal(batch.to_pyg().edge_label_time, other.edge_label_time)
 
 
 def test_times_are_asked_for(data, typed):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from headrace.loader import LinkNeighborLoader, NeighborLoader
+from headrace.store import ArrayStore
 
 pytest.importorskip("torch_geometric", reason="needs torch-geometric")
 from torch_geometric.data import Data, HeteroData
@@ -64,3 +65,5 @@ def test_pairs_without_types_and_a_class_of_ones_own():
         assert torch.equal(batch.x, other.x)
         assert torch.equal(batch.edge_index, other.edge_index)
         assert batch.num_nodes == other.num_nodes
+    with pytest.raises(ValueError, match="rows of a pair come from its FeatureStore"):
+        NeighborLoader((features, graph), [3], torch.arange(10), rows=ArrayStore(torch.zeros(40, 2)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.graph import EdgeType, HeteroGraph
 from headrace.loader.attributes import Attributes, Temporal
 from headrace.loader.base import Loader
-from headrace.loader.keywords import SHARED, check_custom_cls, described, refuse, subgraph_of
+from headrace.loader.keywords import SHARED, check_pair, described, refuse, subgraph_of
 from headrace.loader.neighbor import NeighborLoader, topology_of
 from headrace.loader.seeds import Order, Seeds, input_ids_of, input_nodes_of
 from headrace.loader.shard import Shard
@@ -150,7 +150,7 @@ class HeteroNeighborLoader(NeighborLoader):
         self.edge_ids, self.custom_cls = edge_ids, custom_cls
         self.subgraph_type = subgraph_of(subgraph_type, directed, is_pyg=not isinstance(data, HeteroGraph))
         self._disjoint = disjoint
-        check_custom_cls(custom_cls, data)
+        check_pair(data, custom_cls=custom_cls)
         self._attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, input_time)
         self._is_pyg = not isinstance(data, HeteroGraph)
         if isinstance(data, HeteroGraph):

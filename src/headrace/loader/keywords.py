@@ -59,7 +59,10 @@ def subgraph_of(subgraph_type: Any, directed: bool, *, is_pyg: bool) -> str:
     return str(kind) if directed else "induced"
 
 
-def check_custom_cls(custom_cls: Any, data: Any) -> None:
-    """Raise for a `custom_cls` where batches are no objects of the loader's making."""
-    if custom_cls is not None and not isinstance(data, tuple):
-        raise ValueError("custom_cls is for pairs (FeatureStore, GraphStore): batches of other data are of its own class")
+def check_pair(data: Any, *, custom_cls: Any, device: Any = None, rows: Any = None) -> None:
+    """Raise for what goes only with a pair of PyG's stores, or does not go with one."""
+    if not isinstance(data, tuple):
+        if custom_cls is not None:
+            raise ValueError("custom_cls is for pairs (FeatureStore, GraphStore): batches of other data are of its own class")
+    elif device is not None or rows is not None:
+        raise ValueError("rows of a pair come from its FeatureStore, on the CPU: leave device and rows out, and move batches")

@@ -73,7 +73,9 @@ class LinkFields:
 
 @dataclass(eq=False, repr=False)
 class LinkBatch(Batch, LinkFields):
-    """A `Batch` whose seeds are the ends of edges, each node once and in order of id; `batch_size` counts these nodes.
+    """A `Batch` whose seeds are the ends of edges; `batch_size` counts these nodes.
+
+    Each node stands once and in order of id or, where trees are disjoint, as often as an edge has it; `tree` then numbers edges.
 
     `input_id` is the position of each positive among the loader's edges.
     """
@@ -89,9 +91,11 @@ class LinkBatch(Batch, LinkFields):
         """The same as a PyG `Data`, with the fields of PyG's link loader."""
         data = super().to_pyg()
         del data.batch_size
-        for name in ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index"):
+        for name in ("edge_label_index", "edge_label", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index"):
             if getattr(self, name) is not None:
                 data[name] = getattr(self, name)
+        if self.links.src_index is not None:
+            data.seed_time = self.links.seed_time
         return data
 
     def to(self, device: str | torch.device) -> LinkBatch | MovedLinkBatch:
@@ -122,8 +126,8 @@ class MovedLinkBatch(MovedBatch, LinkFields):
 class Ends:
     """The nodes that links are between. Where sources and targets are of one type, `sources` holds all ends and `targets` is None.
 
-    Each node stands once and in order of id, or, where trees are disjoint, as often as a link has it: `link_of` says then which
-    positive each of the sources (and, behind them, of the targets) belongs to.
+    Each node stands once and in order of id or, where trees are disjoint, as often as a link has it: `source_link` and
+    `target_link` then say which positive each belongs to.
     """
 
     links: Links

@@ -14,7 +14,7 @@ from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
 from headrace.loader.attributes import Attributes, Temporal, input_times
 from headrace.loader.base import Loader, gpu_of
 from headrace.loader.batch import Batch
-from headrace.loader.keywords import SHARED, check_custom_cls, is_one_of, refuse, subgraph_of
+from headrace.loader.keywords import SHARED, check_pair, is_one_of, refuse, subgraph_of
 from headrace.loader.seeds import Order, Seeds, input_ids_of, input_nodes_of
 from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
@@ -159,7 +159,7 @@ class NeighborLoader(Loader):
         self.data, self.edge_ids, self.custom_cls = data, edge_ids, custom_cls
         self.subgraph_type = subgraph_of(subgraph_type, directed, is_pyg=not isinstance(data, Dataset | Graph))
         self._disjoint = disjoint
-        check_custom_cls(custom_cls, data)
+        check_pair(data, custom_cls=custom_cls, device=self.device, rows=rows)
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
         how: dict[str, Any] = {
             "replace": replace,
