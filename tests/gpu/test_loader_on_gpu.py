@@ -118,24 +118,24 @@ def test_a_sampler_on_the_gpu_may_be_passed(data, mode):
 
 
 def test_auto_and_the_graphs_own_place(data):
-    assert make(data, device="cuda").sampler.place.mode == "gpu"
+    assert make(data, device="cuda").neighbor_sampler.place.mode == "gpu"
     there = hr.Dataset(data.graph.to("cuda"), x=data.x, y=data.y, splits=data.splits)
     loader = make(there)  # where the graph is
-    assert loader.sampler.place.mode == "gpu"
+    assert loader.neighbor_sampler.place.mode == "gpu"
     compare(loader, make(data))
     copy = hr.Graph(data.graph.indptr.clone(), data.graph.indices.clone())
     pinned = hr.Dataset(copy.pin(), x=data.x, y=data.y, splits=data.splits)
     loader = make(pinned)
-    assert loader.sampler.place.mode == "uva"
+    assert loader.neighbor_sampler.place.mode == "uva"
     compare(loader, make(data))
-    assert make(pinned, device="cuda", mode="cpu").sampler.place.mode == "cpu"
+    assert make(pinned, device="cuda", mode="cpu").neighbor_sampler.place.mode == "cpu"
     compare(make(pinned, device="cuda", mode="mixed"), make(data))
 
 
 def test_both_places_of_a_mixed_loader_work(data):
     loader = make(data, device="cuda", mode="mixed", staleness=4, batch_size=50)
     compare(loader, make(data, batch_size=50), epochs=1)
-    shares = loader.sampler.shares()
+    shares = loader.neighbor_sampler.shares()
     assert min(shares.values()) > 0
     assert sum(shares.values()) == pytest.approx(1)
 
@@ -289,10 +289,10 @@ def test_epochs_do_not_take_more_and_more_memory(data, mode):
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()
 
-    before, workspace = after_epochs(3), loader.sampler.workspace_bytes
+    before, workspace = after_epochs(3), loader.neighbor_sampler.workspace_bytes
     assert after_epochs(12) <= before + (1 << 20)
     if mode in ("gpu", "uva"):  # threads of a CPU may meet for the first time later
-        assert loader.sampler.workspace_bytes == workspace
+        assert loader.neighbor_sampler.workspace_bytes == workspace
 
 
 def checksums(batch):
@@ -358,10 +358,10 @@ def test_who_leaves_early_finds_the_loader_as_it_was(data, mode):
         for index, _ in enumerate(loader):
             if index == stop:
                 break
-    workspace = loader.sampler.workspace_bytes
+    workspace = loader.neighbor_sampler.workspace_bytes
     compare(loader, make(data))
     if mode in ("gpu", "uva"):
-        assert loader.sampler.workspace_bytes == workspace  # those that were left are used again
+        assert loader.neighbor_sampler.workspace_bytes == workspace  # those that were left are used again
 
 
 @pytest.mark.parametrize("mode", MODES)

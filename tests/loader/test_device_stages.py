@@ -80,10 +80,10 @@ def test_mixed_batches_are_those_of_threads(data, as_on_a_device):
     expected = [fingerprint(batch) for batch in make(data)]
     loader = make(data, staleness=4)
     samplers = [NeighborSampler(data.graph, [4, 3], seed=6) for _ in range(2)]
-    loader.sampler = MixedSampler(*samplers, cpu_threads=2)
-    as_on_a_device(loader, threads=loader.sampler.threads)
+    loader.neighbor_sampler = MixedSampler(*samplers, cpu_threads=2)
+    as_on_a_device(loader, threads=loader.neighbor_sampler.threads)
     assert [fingerprint(batch) for batch in loader] == expected
-    assert sum(worker.batches for worker in loader.sampler.workers) == len(expected)
+    assert sum(worker.batches for worker in loader.neighbor_sampler.workers) == len(expected)
 
 
 def links(batch):
@@ -132,7 +132,7 @@ def test_a_failure_in_a_stage_surfaces_at_its_batch(data, as_on_a_device, monkey
     before = threading.active_count()
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="no memory at 3"):
         if where == "start":
-            patch.setattr(loader.sampler, "start", failing(loader.sampler.start, 3))
+            patch.setattr(loader.neighbor_sampler, "start", failing(loader.neighbor_sampler.start, 3))
         elif where == "finish":
             patch.setattr(StartedSample, "finish", failing(StartedSample.finish, 3))
         elif where == "rows":
@@ -251,13 +251,13 @@ def test_modes_of_a_gpu_need_one(data):
             make(data, mode=mode)
     with pytest.raises(ValueError, match=r"mode must be 'auto', .* not 'fast'"):
         make(data, mode="fast")
-    assert make(data, mode="cpu", device="cpu").sampler.place.mode == "cpu"
+    assert make(data, mode="cpu", device="cpu").neighbor_sampler.place.mode == "cpu"
 
 
 def test_a_pinned_graph_may_be_sampled_on_the_cpu(data, monkeypatch):
     graph = hr.Graph(data.graph.indptr, data.graph.indices)
     graph.is_pinned = True  # as `pin` leaves it
-    assert NeighborLoader(graph, [2], mode="cpu").sampler.place.mode == "cpu"
+    assert NeighborLoader(graph, [2], mode="cpu").neighbor_sampler.place.mode == "cpu"
     with pytest.raises(ValueError, match="torch sees no GPU"):  # which it is pinned for
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         NeighborLoader(graph, [2])

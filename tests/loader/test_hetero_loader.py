@@ -158,7 +158,7 @@ def test_transforms_see_what_pyg_shows_them(data):
 
 def test_pygs_numbers_of_neighbors_are_understood(data):
     given = NumNeighbors({CITES: [1, 1]}, default=[2, 2])
-    assert NeighborLoader(data, given, "paper").sampler.fanouts == {WRITES: [2, 2], CITES: [1, 1], WRITTEN: [2, 2]}
+    assert NeighborLoader(data, given, "paper").neighbor_sampler.fanouts == {WRITES: [2, 2], CITES: [1, 1], WRITTEN: [2, 2]}
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -201,7 +201,12 @@ def test_a_hetero_graph_gives_samples(data):
         ({"num_neighbors": {WRITES: [1]}}, ValueError, "no entry"),
         ({"num_neighbors": [-2]}, ValueError, "at least 0"),
         ({"batch_size": 0}, ValueError, "batch_size"),
-        ({"time_attr": "time"}, ValueError, "time_attr"),
+        ({"time_attr": "time"}, ValueError, "needs input_time=.*'paper' nodes have no times"),
+        ({"time_attr": "when"}, ValueError, "time_attr names 'when', which neither nodes nor edges of the data have"),
+        ({"weight_attr": "w"}, ValueError, "weight_attr names 'w', which no edge type of the data has"),
+        ({"input_time": torch.zeros(200)}, ValueError, "say by time_attr= where times stand"),
+        ({"subgraph_type": "whole"}, ValueError, "subgraph_type must be"),
+        ({"subgraph_type": "induced", "disjoint": True}, ValueError, "disjoint trees have no induced subgraph"),
         ({"wrong": 1}, TypeError, "no keyword 'wrong'"),
     ],
 )

@@ -171,7 +171,9 @@ def test_fields_are_those_of_pygs_loader_for_the_same_sample(pyg, options):
 
     nodes = torch.arange(50)
     ours = NeighborLoader(pyg, [4, 3], input_nodes=nodes, batch_size=50, seed=5, **options)
-    theirs = NodeLoader(pyg, sampler_in_pyg(ours.sampler), input_nodes=nodes, input_time=options.get("input_time"), batch_size=50)
+    theirs = NodeLoader(
+        pyg, sampler_in_pyg(ours.neighbor_sampler), input_nodes=nodes, input_time=options.get("input_time"), batch_size=50
+    )
     a, b = next(iter(ours)), next(iter(theirs))
     assert set(a.keys()) == set(b.keys())
     for field in b.keys():  # noqa: SIM118 - PyG's method
@@ -207,11 +209,13 @@ def test_all_of_the_past_is_the_past_by_brute_force(pyg, attribute, inclusive):
 
 
 def test_nodes_with_times_are_seeds_at_their_own(pyg):
-    batch = next(iter(NeighborLoader(pyg, [5, 5], torch.arange(40), batch_size=40, time_attr="time")))
-    assert torch.equal(batch.seed_time, pyg.time[:40])
-    fresh = batch.time[40:]
-    assert bool((fresh < batch.seed_time[batch.batch[40:]]).all())
-    assert len(fresh) > 40
+    options = {"input_nodes": torch.arange(40), "batch_size": 40, "time_attr": "time"}
+    for inclusive, is_past in ((None, torch.le), (True, torch.le), (False, torch.lt)):
+        batch = next(iter(NeighborLoader(pyg, [5, 5], **options, inclusive=inclusive)))
+        assert torch.equal(batch.seed_time, pyg.time[:40])
+        fresh = batch.time[40:]
+        assert bool(is_past(fresh, batch.seed_time[batch.batch[40:]]).all())
+        assert len(fresh) > 40
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

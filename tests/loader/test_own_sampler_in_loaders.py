@@ -39,7 +39,7 @@ def test_batches_are_its_samples_whatever_the_threads(data):
     sampler = Drawn(data.graph, seed=5)
     options = {"neighbor_sampler": sampler, "batch_size": 32, "shuffle": True, "seed": 1}
     loader = NeighborLoader(data, input_nodes="train", threads=3, staleness=4, **options)
-    assert loader.sampler is sampler
+    assert loader.neighbor_sampler is sampler
     plain = NeighborLoader(data, input_nodes="train", staleness=0, **options)
     for epoch in range(2):
         batches = list(loader)

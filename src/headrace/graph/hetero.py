@@ -19,14 +19,16 @@ EdgeType = tuple[str, str, str]  # source node type, what the edge says, target 
 class Relation:
     """The edges of one type in compressed rows: row v, a node of the target type, lists nodes of the source type.
 
-    `edge_id` stands in the order of `indices`: each edge's position in the list it came from; without it the position in
-    `indices` itself is the id.
+    What is optional stands in the order of `indices`. `edge_id` is each edge's position in the list it came from; without it the
+    position in `indices` itself is the id. `weight` and `time` are for sampling by them.
     """
 
     indptr: Tensor  # int64, [num_dst + 1]
     indices: Tensor  # int32 while ids of either type fit, else int64; [num_edges]
     num_src: int
     edge_id: Tensor | None = None
+    weight: Tensor | None = None
+    time: Tensor | None = None
 
     @property
     def num_dst(self) -> int:
@@ -38,7 +40,8 @@ class Relation:
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.indptr, self.indices, self.edge_id) if a is not None)
+        arrays = (self.indptr, self.indices, self.edge_id, self.weight, self.time)
+        return sum(a.nbytes for a in arrays if a is not None)
 
     def edge_index(self) -> Tensor:
         """The edges as PyG writes them, sources above targets, in row order.  # -> [2, num_edges]"""

@@ -8,6 +8,7 @@ from headrace.loader.link_batch import LinkBatch, Links, MovedLinkBatch
 from headrace.loader.neighbor import NeighborLoader
 from headrace.loader.shard import Shard
 from headrace.loader.whole import WholeBatch
+from headrace.loader.zip import ZipLoader
 
 __all__ = [
     "Batch",
@@ -23,4 +24,5 @@ __all__ = [
     "NeighborLoader",
     "Shard",
     "WholeBatch",
+    "ZipLoader",
 ]

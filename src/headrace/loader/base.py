@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+import threading
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.data import RandomSampler, SequentialSampler
 
 from headrace._arrays import as_ids, thread_count
 from headrace._device import device_of
@@ -17,27 +21,14 @@ from headrace.loader.shard import Shard
 from headrace.pipeline import Fenced, OnStream, Pipeline, Stage, StageTimes, Trace
 from headrace.store import BufferPool, PoolUse
 
-# Keywords of torch's DataLoader, and of PyG's loaders, that mean nothing here, or only one value of which is possible.
-SHARED: dict[str, tuple[Any, ...]] = {
-    "custom_cls": (None,),
-    "input_id": (None,),
-    "sampler": (None,),
-    "batch_sampler": (None,),
-    "generator": (None,),
-    "worker_init_fn": (None,),
-    "multiprocessing_context": (None,),
-    "timeout": (0,),
-    "pin_memory_device": ("",),
-    "in_order": (True,),
-}
-_IGNORED = {"is_sorted", "filter_per_worker", "persistent_workers", "dataset", "collate_fn"}  # hints to worker processes
-
 
 class Loader(ABC):
     """Batches made ahead of their consumer by threads, in an order that (seed, epoch) decides.
 
     A subclass deals its `seeds` into batches, makes the item of one (`_start`, called from many threads) and turns it into what
     the consumer gets (`_finish`). `finish_ahead` says whether the second is done ahead too.
+
+    It has the attributes of torch's `DataLoader` that others read: `dataset` is the range of positions of the inputs.
     """
 
     seeds: Seeds
@@ -55,6 +46,7 @@ class Loader(ABC):
         pin_memory: bool,
         trace: Trace | None,
         device: str | torch.device | None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
     ) -> None:
         if ahead not in ("sample", "rows"):
             raise ValueError(f"ahead must be 'sample' or 'rows', not {ahead!r}")
@@ -68,6 +60,7 @@ class Loader(ABC):
             raise ValueError(f"staleness must be 0 or more, not {self.staleness}")
         self.transform, self.transform_sampler_output, self.ahead = transform, transform_sampler_output, ahead
         self.trace = trace
+        self.num_workers, self.prefetch_factor, self.worker_init_fn = num_workers, prefetch_factor, worker_init_fn
         self.device = gpu_of(device)
         self.pin_memory = pin_memory and torch.cuda.is_available() and self.device is None
         self.epoch = 0
@@ -90,6 +83,36 @@ class Loader(ABC):
     def num_batches(self) -> int:
         """Batches of an epoch, over all ranks."""
         return self.seeds.num_batches
+
+    @property
+    def dataset(self) -> range:
+        """The positions of the inputs, which `sampler` and `collate_fn` speak of."""
+        return range(len(self.seeds.nodes))
+
+    @property
+    def batch_size(self) -> int | None:
+        """Inputs of a batch; None where `batch_sampler` decides."""
+        return None if self.batch_sampler is not None else self.seeds.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        return self.seeds.drop_last
+
+    @property
+    def sampler(self) -> Any:
+        """What gives the order of inputs. (Neighbors are drawn by `neighbor_sampler`.)
+
+        Without one of the user's own, torch's `SequentialSampler` or `RandomSampler` says to those who look which of the two it is;
+        the order itself is decided by (seed, epoch).
+        """
+        if self.seeds.order is not None:
+            return self.seeds.order.sampler
+        return RandomSampler(self.dataset) if self.seeds.shuffle and len(self.dataset) else SequentialSampler(self.dataset)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The object that gives the positions of each batch, or None."""
+        return None if self.seeds.order is None else self.seeds.order.batch_sampler
 
     @property
     def shard(self) -> Shard:
@@ -116,9 +139,12 @@ class Loader(ABC):
         # Batches are spread over the threads, one thread each: nothing is shared, nothing waits. Alone, a batch has them all.
         inner, width = (1, max(min(self.sample_threads, self.staleness), 1)) if self.staleness > 0 else (self.threads, 1)
 
-        def sample(job: tuple[int, Tensor]) -> Any:
+        def in_thread(job: tuple[int, Tensor]) -> Any:
             return self._sample(job, epoch, inner)
 
+        sample: Callable[[Any], Any] = in_thread
+        if self.worker_init_fn is not None and self.staleness > 0:
+            sample = _first_in_thread(self.worker_init_fn, sample)
         if self.device is None:
             stages = [Stage("sample", sample, threads=width)]
             return [*stages, Stage("rows", self._finish)] if self.finish_ahead else stages
@@ -151,6 +177,14 @@ class Loader(ABC):
             raise IndexError(f"index must name positions among the {count} {self.inputs}")
         return self._finish(self._sample((batch, positions), epoch, self.threads))
 
+    def collate_fn(self, index: Any) -> Any:
+        """The batch of the inputs at positions `index`, as torch's `DataLoader` calls it for a batch of `dataset`.
+
+        Nobody says which batch this is, so draws are a function of (seed, `epoch`, the positions): set `epoch` before each.
+        """
+        positions = as_ids(index, "index", dtype=torch.int64)
+        return self(positions, epoch=self.epoch, batch=zlib.crc32(positions.numpy().tobytes()))
+
     inputs = "input nodes"  # what the positions count
 
     @property
@@ -182,6 +216,19 @@ class Loader(ABC):
         return result
 
 
+def _first_in_thread(begin: Callable[[int], Any], work: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`work`, before whose first call in a thread `begin` is called with the thread's number."""
+    seen, numbers = threading.local(), itertools.count()
+
+    def begun(item: Any) -> Any:
+        if not hasattr(seen, "number"):
+            seen.number = next(numbers)
+            begin(seen.number)
+        return work(item)
+
+    return begun
+
+
 def gpu_of(device: str | torch.device | None) -> torch.device | None:
     """The GPU that batches are made for, or None for the CPU."""
     chosen = device_of("cpu" if device is None else device)
@@ -201,16 +248,3 @@ def tensors_in(batch: Any) -> list[Tensor]:
     if parts is not None:
         return [tensor for part in parts for tensor in tensors_in(part)]
     return [value for value in getattr(batch, "__dict__", {}).values() if isinstance(value, Tensor)]
-
-
-def refuse(others: dict[str, Any], *, loader: str, only: dict[str, tuple[Any, ...]]) -> None:
-    """Raise for a keyword that `loader` does not have, or a value other than those in `only`: never ignore one silently."""
-    for name, value in others.items():
-        if name in _IGNORED:
-            continue
-        if name not in only:
-            raise TypeError(f"{loader} has no keyword {name!r}")
-        value = getattr(value, "value", value)  # PyG's enumerations
-        if not any(value is allowed or value == allowed for allowed in only[name]):
-            allowed = " or ".join(repr(v) for v in only[name])
-            raise ValueError(f"{loader} does not support {name}={value!r} (only {allowed})")

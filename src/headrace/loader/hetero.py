@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from headrace.graph import EdgeType, HeteroGraph
-from headrace.loader.base import SHARED, Loader, refuse
-from headrace.loader.neighbor import NeighborLoader
-from headrace.loader.seeds import Seeds, input_nodes_of
+from headrace.loader.attributes import Attributes, Temporal
+from headrace.loader.base import Loader
+from headrace.loader.keywords import SHARED, check_pair, described, refuse, subgraph_of
+from headrace.loader.neighbor import NeighborLoader, topology_of
+from headrace.loader.seeds import Order, Seeds, input_ids_of, input_nodes_of
 from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
 from headrace.sample import Block, HeteroSample, HeteroSampler
@@ -20,14 +22,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
 
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "input_time": (None,),
-    "subgraph_type": ("directional",),
-    "disjoint": (False,),
-    "temporal_strategy": ("uniform",),
-    "time_attr": (None,),
-    "weight_attr": (None,),
     "neighbor_sampler": (None,),
-    "directed": (True,),
     "device": (None, "cpu"),
     "mode": ("auto", "cpu"),
     "rows": (None,),
@@ -43,6 +38,7 @@ class HeteroBatch:
     input_type: str | EdgeType  # of the inputs: nodes, or edges
     input_id: Tensor  # position of each input among the loader's (the node itself, if they were a mask)
     index: int = 0  # of the batch in its epoch
+    seed_time: Tensor | None = None  # [batch_size], where sampling was by time
 
     @property
     def n_id(self) -> dict[str, Tensor]:
@@ -53,6 +49,11 @@ class HeteroBatch:
     def e_id(self) -> dict[EdgeType, Tensor] | None:
         """Ids of the sampled edges of every type, if the loader was asked for them."""
         return self.sample.edge_id
+
+    @property
+    def tree(self) -> dict[str, Tensor] | None:
+        """Which seed's tree each sampled node is in, where trees are disjoint. (PyG's `batch`.)"""
+        return self.sample.tree
 
     @property
     def blocks(self) -> tuple[dict[EdgeType, Block], ...]:
@@ -78,7 +79,8 @@ class HeteroNeighborLoader(NeighborLoader):
 
     Given a `HeteroData` it yields `HeteroData` with the fields PyG's loader gives, given a `HeteroGraph` a `HeteroBatch`.
     `num_neighbors` is a list, or a dictionary with a list for every edge type; `input_nodes` is a node type, or a pair of one
-    and a mask or ids. Rows are gathered on the CPU.
+    and a mask or ids. Weights and times (`weight_attr`, `time_attr`) are those of the edge or node types that have them; edges of
+    other types are drawn uniformly, and at all times. Rows are gathered on the CPU.
 
     >>> import headrace as hr
     >>> graph = hr.HeteroGraph.from_edges({("author", "writes", "paper"): ([0, 1, 2], [0, 0, 1])})
@@ -93,7 +95,17 @@ class HeteroNeighborLoader(NeighborLoader):
         num_neighbors: Any = None,
         input_nodes: Any = None,
         *,
+        input_time: Any = None,
         replace: bool = False,
+        weighted: bool = False,
+        weight_attr: str | None = None,
+        disjoint: bool = False,
+        temporal: Temporal | None = None,
+        time_attr: str | None = None,
+        temporal_strategy: Any = "uniform",
+        inclusive: bool | None = None,
+        subgraph_type: Any = "directional",
+        directed: bool = True,
         transform: Callable[[Any], Any] | None = None,
         transform_sampler_output: Callable[[Any], Any] | None = None,
         batch_size: int = 1,
@@ -109,6 +121,11 @@ class HeteroNeighborLoader(NeighborLoader):
         pin_memory: bool = False,
         shard: Shard | tuple[int, int] | Literal["torchrun"] | None = None,
         trace: Trace | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        input_id: Any = None,
+        custom_cls: Any = None,
         **others: Any,
     ) -> None:
         refuse(others, loader=type(self).__name__, only=_ONLY)
@@ -127,46 +144,78 @@ class HeteroNeighborLoader(NeighborLoader):
             ahead=ahead,
             pin_memory=pin_memory,
             trace=trace,
+            worker_init_fn=worker_init_fn,
         )
         self.data: Any = data
-        self.edge_ids = edge_ids
+        self.edge_ids, self.custom_cls = edge_ids, custom_cls
+        self.subgraph_type = subgraph_of(subgraph_type, directed, is_pyg=not isinstance(data, HeteroGraph))
+        self._disjoint = disjoint
+        check_pair(data, custom_cls=custom_cls)
+        self._attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, input_time)
         self._is_pyg = not isinstance(data, HeteroGraph)
-        self._typed = data if isinstance(data, HeteroGraph) else HeteroGraph.from_pyg(data, threads=self.threads)
-        if self._is_pyg:
+        if isinstance(data, HeteroGraph):
+            if transform_sampler_output is not None:
+                raise ValueError("transform_sampler_output works on PyG's HeteroSamplerOutput: pass a HeteroData, or use transform")
+            self._topology, self._typed = data, self._attributes.typed_graph_of(data)
+        else:
+            self._topology = topology_of(data, time_attr)
+            self._typed = self._attributes.typed_graph_of_pyg(self._topology, threads=self.threads)
             self.finish_ahead = True  # a PyG batch has its rows
-        elif transform_sampler_output is not None:
-            raise ValueError("transform_sampler_output works on PyG's HeteroSamplerOutput: pass a HeteroData, or use transform")
-        self._make_pool(self._typed.nbytes + (_bytes(data) if self._is_pyg else 0))
+            self._take_subgraphs(self._typed)
+        self._make_pool(self._typed.nbytes + (_bytes(self._topology) if self._is_pyg else 0))
         if hasattr(num_neighbors, "get_values"):  # PyG's NumNeighbors
             num_neighbors = num_neighbors.get_values(self._typed.edge_types)
         self.input_type, which = _input_of(input_nodes, self._typed)
-        nodes, input_id = input_nodes_of(which, self._typed.num_nodes[self.input_type], None)
-        self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed, Shard.of(shard))
-        self.sampler: Any = HeteroSampler(
-            self._typed, num_neighbors, replace=replace, seed=seed, threads=self.threads, pool=self.pool
+        nodes, ids = input_nodes_of(which, self._typed.num_nodes[self.input_type], None)
+        order = Order.of(sampler, batch_sampler, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+        ids = input_ids_of(input_id, ids)
+        self.seeds = Seeds(nodes, ids, batch_size, shuffle, drop_last, seed, Shard.of(shard), order)
+        strategy = self._attributes.strategy
+        self.neighbor_sampler: Any = HeteroSampler(
+            self._typed,
+            num_neighbors,
+            replace=replace,
+            weighted=self._attributes.by_weight,
+            disjoint=disjoint,
+            temporal=strategy,
+            inclusive=self._is_pyg and strategy is not None if inclusive is None else inclusive,
+            seed=seed,
+            threads=self.threads,
+            pool=self.pool,
         )
+        self._seed_times = self._times_of_seeds(self.neighbor_sampler, nodes)
+
+    def _times_of_seeds(self, sampler: Any, nodes: Tensor) -> Tensor | None:
+        return self._attributes.typed_seed_times(self._topology, self.input_type, nodes)
 
     def _start(self, job: tuple[int, Tensor], epoch: int, threads: int) -> Callable[[], Any]:
         index, positions = job
         seeds = {self.input_type: self.seeds.nodes[positions]}
-        sample = self.sampler.sample(seeds, epoch, index, edge_ids=self.edge_ids or self._is_pyg, threads=threads)
-        return lambda: HeteroBatch(sample, self.input_type, self.seeds.input_id[positions], index)
+        time = None if self._seed_times is None else self._seed_times[positions]
+        sample = self._typed_sample(seeds, None if time is None else {self.input_type: time}, epoch, index, threads)
+        return lambda: HeteroBatch(sample, self.input_type, self.seeds.input_id[positions], index, time)
+
+    def _typed_sample(self, seeds: Any, times: Any, epoch: int, index: int, threads: int) -> HeteroSample:
+        ids = self.edge_ids or self._is_pyg
+        sample: HeteroSample = self.neighbor_sampler.sample(seeds, epoch, index, time=times, edge_ids=ids, threads=threads)
+        return sample
 
     def _finish(self, batch: Any) -> Any:
         result = batch
         if self._is_pyg:
-            from headrace.loader.pyg import filtered_hetero
+            from headrace.loader.pyg import cut_down
             from headrace.sample.pyg import hetero_output
 
             output = hetero_output(batch.sample, self.pool, metadata=self._metadata(batch))
+            output = self._subgraph.of(output, threads=self.threads)
             if self.transform_sampler_output is not None:
                 output = self.transform_sampler_output(output)
-            result = filtered_hetero(self.data, output, pool=self.pool, threads=self.threads)
+            result = cut_down(self.data, output, custom_cls=self.custom_cls, pool=self.pool, threads=self.threads)
             self._add_fields(result, output.metadata)
         return self._handed_over(result)
 
     def _metadata(self, batch: Any) -> tuple[Any, ...]:
-        return batch.input_id, None
+        return batch.input_id, batch.seed_time
 
     def _add_fields(self, result: Any, metadata: tuple[Any, ...]) -> None:
         super()._add_fields(result[self.input_type], metadata)
@@ -179,7 +228,8 @@ def _input_of(input_nodes: Any, graph: HeteroGraph) -> tuple[str, Any]:
     """The node type of the input nodes, and which of them."""
     kind, which = input_nodes if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2 else (input_nodes, None)
     if not isinstance(kind, str) or kind not in graph.num_nodes:
-        raise ValueError(f"input_nodes must name one of the node types {graph.node_types}, alone or with ids, not {input_nodes!r}")
+        kinds, shown = graph.node_types, described(input_nodes)
+        raise ValueError(f"input_nodes must name one of the node types {kinds}, alone or with ids, not {shown}")
     return kind, which
 
 

@@ -28,6 +28,7 @@ class Links:
     src_index: Tensor | None = None  # [positives]
     dst_pos_index: Tensor | None = None  # [positives]
     dst_neg_index: Tensor | None = None  # [positives], or [positives, amount]
+    seed_time: Tensor | None = None  # of the positives, then of the negatives; of triplets [positives]; where sampling is by time
     left: int = 0  # negatives that are edges after all rounds of drawing them again
 
     def to(self, device: torch.device) -> Links:
@@ -54,6 +55,10 @@ class LinkFields:
         return self.links.edge_label
 
     @property
+    def edge_label_time(self) -> Tensor | None:
+        return self.links.seed_time if self.links.edge_label_index is not None else None
+
+    @property
     def src_index(self) -> Tensor | None:
         return self.links.src_index
 
@@ -68,7 +73,9 @@ class LinkFields:
 
 @dataclass(eq=False, repr=False)
 class LinkBatch(Batch, LinkFields):
-    """A `Batch` whose seeds are the ends of edges, each node once and in order of id; `batch_size` counts these nodes.
+    """A `Batch` whose seeds are the ends of edges; `batch_size` counts these nodes.
+
+    Each node stands once and in order of id or, where trees are disjoint, as often as an edge has it; `tree` then numbers edges.
 
     `input_id` is the position of each positive among the loader's edges.
     """
@@ -84,9 +91,11 @@ class LinkBatch(Batch, LinkFields):
         """The same as a PyG `Data`, with the fields of PyG's link loader."""
         data = super().to_pyg()
         del data.batch_size
-        for name in ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index"):
+        for name in ("edge_label_index", "edge_label", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index"):
             if getattr(self, name) is not None:
                 data[name] = getattr(self, name)
+        if self.links.src_index is not None:
+            data.seed_time = self.links.seed_time
         return data
 
     def to(self, device: str | torch.device) -> LinkBatch | MovedLinkBatch:
@@ -113,6 +122,23 @@ class MovedLinkBatch(MovedBatch, LinkFields):
         return super().tensors() + self.links.tensors()
 
 
+@dataclass(frozen=True)
+class Ends:
+    """The nodes that links are between. Where sources and targets are of one type, `sources` holds all ends and `targets` is None.
+
+    Each node stands once and in order of id or, where trees are disjoint, as often as a link has it: `source_link` and
+    `target_link` then say which positive each belongs to.
+    """
+
+    links: Links
+    sources: Tensor
+    targets: Tensor | None = None
+    source_time: Tensor | None = None
+    target_time: Tensor | None = None
+    source_link: Tensor | None = None
+    target_link: Tensor | None = None
+
+
 def links_of(
     src: Tensor,
     dst: Tensor,
@@ -121,26 +147,50 @@ def links_of(
     negatives: Negatives | None = None,
     sampling: NegativeSampling | None = None,
     one_type: bool = True,
-) -> tuple[Tensor, Tensor | None, Links]:
-    """The nodes at the ends of positives and negatives, each once, and the links as positions among these nodes.
-
-    Where sources and targets are of one type, the first tensor holds all ends and the second is None; else the first holds sources
-    and the second targets.
-    """
+    disjoint: bool = False,
+    time: Tensor | None = None,  # of the positives, [positives]
+) -> Ends:
+    """The nodes at the ends of positives and negatives, and the links as positions among these nodes."""
     positives, binary = len(src), sampling is not None and sampling.mode == "binary"
     if negatives is not None:
-        src, dst = torch.cat([src, negatives.src]) if binary else src, torch.cat([dst, negatives.dst])
-    if one_type:
-        sources, place = torch.cat([src, dst]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        targets, from_, to = None, place[: len(src)], place[len(src) :]
-    else:
-        sources, from_ = src.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        targets, to = dst.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        # In disjoint trees negatives stand as PyG has them: the first of every positive, then the second of every positive, ...
+        turned = disjoint and not binary
+        added = negatives.dst.view(positives, -1).t().flatten() if turned else negatives.dst
+        src, dst = torch.cat([src, negatives.src]) if binary else src, torch.cat([dst, added])
     left = 0 if negatives is None else negatives.left
+    sources, targets, from_, to = _ends(src, dst, one_type=one_type, disjoint=disjoint)
+    whose: list[Tensor | None] = [torch.arange(len(ends)) % max(positives, 1) for ends in (src, dst)] if disjoint else [None, None]
+    times = [None if time is None or at is None else time[at] for at in whose]
+    if one_type and disjoint:
+        merged = {"source_link": _cat(whose), "source_time": _cat(times)}
+    else:
+        merged = dict(zip(("source_link", "target_link", "source_time", "target_time"), (*whose, *times), strict=True))
     if sampling is not None and not binary:
-        chosen = to[positives:].view(positives, int(sampling.amount)).squeeze(-1)
-        return sources, targets, Links(src_index=from_, dst_pos_index=to[:positives], dst_neg_index=chosen, left=left)
+        amount = int(sampling.amount)
+        chosen = to[positives:].view(amount, positives).t() if disjoint else to[positives:].view(positives, amount)
+        links = Links(
+            src_index=from_, dst_pos_index=to[:positives], dst_neg_index=chosen.squeeze(-1), seed_time=times[0], left=left
+        )
+        return Ends(links, sources, targets, **merged)
     if binary:
         label = torch.ones(positives) if label is None else label
         label = torch.cat([label, label.new_zeros((len(src) - positives, *label.shape[1:]))])
-    return sources, targets, Links(torch.stack([from_, to]), label, left=left)
+    return Ends(Links(torch.stack([from_, to]), label, seed_time=times[0], left=left), sources, targets, **merged)
+
+
+def _ends(src: Tensor, dst: Tensor, *, one_type: bool, disjoint: bool) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Sources, targets (None where they are among the sources), and the places of `src` and `dst` among them."""
+    if disjoint:
+        from_, to = torch.arange(len(src)), torch.arange(len(dst))
+        return (torch.cat([src, dst]), None, from_, to + len(src)) if one_type else (src, dst, from_, to)
+    if one_type:
+        nodes, place = torch.cat([src, dst]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        return nodes, None, place[: len(src)], place[len(src) :]
+    sources, from_ = src.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    targets, to = dst.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return sources, targets, from_, to
+
+
+def _cat(parts: list[Tensor | None]) -> Tensor | None:
+    tensors = [part for part in parts if part is not None]
+    return torch.cat(tensors) if tensors else None

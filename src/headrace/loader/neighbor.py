@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
 from headrace.loader.attributes import Attributes, Temporal, input_times
-from headrace.loader.base import SHARED, Loader, gpu_of, refuse
+from headrace.loader.base import Loader, gpu_of
 from headrace.loader.batch import Batch
-from headrace.loader.seeds import Seeds, input_nodes_of
+from headrace.loader.keywords import SHARED, check_pair, is_one_of, refuse, subgraph_of
+from headrace.loader.seeds import Order, Seeds, input_ids_of, input_nodes_of
 from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
 from headrace.sample import MixedSampler, NeighborSampler, Sample, Sampler, StartedSample
@@ -36,15 +38,8 @@ _DRAWING: dict[str, tuple[Any, ...]] = {
     "temporal": (None,),
     "time_attr": (None,),
     "temporal_strategy": ("uniform",),
-    "inclusive": (False,),
+    "inclusive": (False, None),
     "mode": ("auto", "cpu"),
-}
-
-# Keywords of PyG's loader of which only one value is possible here. Any other is refused by name rather than silently ignored.
-_ONLY: dict[str, tuple[Any, ...]] = {
-    "subgraph_type": ("directional",),
-    "directed": (True,),
-    **SHARED,
 }
 
 
@@ -55,7 +50,8 @@ class NeighborLoader(Loader):
     gives. Keywords are PyG's. `NeighborSampler` explains how neighbors are drawn; a PyG `Data` names the attributes to draw by
     (`weight_attr` of edges, `time_attr` of edges or nodes), where a headrace graph has its own (`weighted=True` draws by
     `graph.weight`, `temporal=` by `graph.time`). `input_time` is one time per input node; without it nodes have their own.
-    `inclusive=True` compares times as PyG does, <=. Beside them:
+    Of a PyG object edges at the very time of a seed count as past, as in PyG; of a headrace graph those before it: `inclusive`
+    says either. `subgraph_type` is for PyG objects. A pair (FeatureStore, GraphStore) of PyG is taken too. Beside them:
 
     seed: with the epoch and the index of the batch it decides the batch. Threads and `staleness` change nothing.
     threads: that sample (default: all processors; PyG's `num_workers` is taken for it).
@@ -70,6 +66,9 @@ class NeighborLoader(Loader):
         "cpu" by threads, "mixed" by both; "auto" is "gpu" if the graph fits. All give the same batches.
     rows: a store that features are gathered from (`store.Tiered`, `store.Cached`, ...) in place of the data's `x`.
     shard: (rank, ranks), or "torchrun": batches of one list are dealt to the ranks (`Shard`).
+    sampler, batch_sampler: as for torch's `DataLoader`, what gives the positions of inputs in order, or batch by batch, in place of
+        `shuffle`: that order is the sampler's own and does not depend on `seed`.
+    worker_init_fn: called with its number in each thread that samples, once an epoch; not where `staleness` is 0.
     neighbor_sampler: any `headrace.sample.Sampler`, in place of `num_neighbors` and all that says how to draw. It is given
         `input_time` as `time=`. Its samples may lie on the CPU: with `device="cuda"` batches are moved.
 
@@ -111,7 +110,9 @@ class NeighborLoader(Loader):
         temporal: Temporal | None = None,
         time_attr: str | None = None,
         temporal_strategy: Any = "uniform",
-        inclusive: bool = False,
+        inclusive: bool | None = None,
+        subgraph_type: Any = "directional",
+        directed: bool = True,
         transform: Callable[[Any], Any] | None = None,
         transform_sampler_output: Callable[[Any], Any] | None = None,
         batch_size: int = 1,
@@ -130,9 +131,14 @@ class NeighborLoader(Loader):
         rows: Store | None = None,
         shard: Shard | tuple[int, int] | Literal["torchrun"] | None = None,
         trace: Trace | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        input_id: Any = None,
+        custom_cls: Any = None,
         **others: Any,
     ) -> None:
-        refuse(others, loader=type(self).__name__, only=_ONLY)
+        refuse(others, loader=type(self).__name__, only=SHARED)
         if isinstance(num_neighbors, Mapping):
             raise ValueError("num_neighbors is a dictionary of edge types, but this graph has only one kind of edge")
         if batch_size < 1:
@@ -148,8 +154,12 @@ class NeighborLoader(Loader):
             pin_memory=pin_memory,
             trace=trace,
             device=device,
+            worker_init_fn=worker_init_fn,
         )
-        self.data, self.edge_ids = data, edge_ids
+        self.data, self.edge_ids, self.custom_cls = data, edge_ids, custom_cls
+        self.subgraph_type = subgraph_of(subgraph_type, directed, is_pyg=not isinstance(data, Dataset | Graph))
+        self._disjoint = disjoint
+        check_pair(data, custom_cls=custom_cls, device=self.device, rows=rows)
         self._dataset = Dataset(data) if isinstance(data, Graph) else data if isinstance(data, Dataset) else None
         how: dict[str, Any] = {
             "replace": replace,
@@ -160,7 +170,7 @@ class NeighborLoader(Loader):
             "inclusive": inclusive,
         }
         own_time = input_time if neighbor_sampler is None else None  # of the loader's own sampler
-        attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, own_time)
+        self._attributes = attributes = Attributes(weighted, weight_attr, temporal, time_attr, temporal_strategy, own_time)
         if neighbor_sampler is not None:
             sampler_of(neighbor_sampler, "neighbor_sampler")
             _refuse_drawing({"num_neighbors": num_neighbors, "mode": mode, **how, **vars(attributes)})
@@ -169,31 +179,39 @@ class NeighborLoader(Loader):
         if neighbor_sampler is None and num_neighbors is None:
             raise TypeError(f"{type(self).__name__} needs num_neighbors=, how many to draw in each hop, or neighbor_sampler=")
         if self._dataset is None:
-            _check_pyg(data)
-            self._graph = attributes.graph_of_pyg(data, threads=self.threads)
+            self._topology = topology_of(data, time_attr)
+            self._graph = attributes.graph_of_pyg(self._topology, threads=self.threads)
             self.finish_ahead = True  # a PyG batch has its rows
+            self._take_subgraphs(self._graph)
         else:
             if transform_sampler_output is not None:
                 raise ValueError("transform_sampler_output works on PyG's SamplerOutput: pass a PyG Data, or use transform")
             self._graph = attributes.graph_of(self._dataset)
             if device is None and mode != "cpu" and (self._graph.is_pinned or self._graph.device.type != "cpu"):
                 self.device = gpu_of(self._graph.device if self._graph.device.type != "cpu" else "cuda")
-        self._make_pool(_bytes(data))
-        nodes, input_id = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
-        self.seeds = Seeds(nodes, input_id, batch_size, shuffle, drop_last, seed, Shard.of(shard))
-        self.sampler: Sampler
+        self._make_pool(_bytes(self._topology if self._dataset is None else data))
+        nodes, ids = input_nodes_of(input_nodes, self._graph.num_nodes, self._dataset.splits if self._dataset else None)
+        order = Order.of(sampler, batch_sampler, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)
+        ids = input_ids_of(input_id, ids)
+        self.seeds = Seeds(nodes, ids, batch_size, shuffle, drop_last, seed, Shard.of(shard), order)
+        self.neighbor_sampler: Sampler
+        self._no_hops = False
         if num_neighbors is None:
             assert neighbor_sampler is not None
-            self.sampler = self._own_sampler(neighbor_sampler)
+            self.neighbor_sampler = self._own_sampler(neighbor_sampler)
             self._seed_times = None if input_time is None else input_times(input_time, nodes)
         else:
-            how |= {"weighted": attributes.by_weight, "temporal": attributes.strategy, "seed": seed}
+            hops: Any = num_neighbors.get_values() if hasattr(num_neighbors, "get_values") else num_neighbors  # PyG's NumNeighbors
+            self._no_hops = len(hops) == 0 and self._dataset is None  # then PyG's batches are the seeds
+            past = attributes.strategy is not None and self._dataset is None if inclusive is None else inclusive
+            how |= {"weighted": attributes.by_weight, "temporal": attributes.strategy, "seed": seed, "inclusive": past}
             how |= {"threads": self.threads, "pool": self.pool}
-            self.sampler = ours = self._place(partial(NeighborSampler, self._graph, num_neighbors, **how), mode)
-            self._seed_times = ours.seed_times(attributes.seed_times(data, nodes), len(nodes))
-        if isinstance(self.sampler, MixedSampler):
-            self.sample_threads = self.sampler.threads
-        elif self.sampler.device.type != "cpu":
+            fanouts = [0] if self._no_hops else hops
+            self.neighbor_sampler = ours = self._place(partial(NeighborSampler, self._graph, fanouts, **how), mode)
+            self._seed_times = self._times_of_seeds(ours, nodes)
+        if isinstance(self.neighbor_sampler, MixedSampler):
+            self.sample_threads = self.neighbor_sampler.threads
+        elif self.neighbor_sampler.device.type != "cpu":
             self.sample_threads = 0
         if rows is not None and rows.shape[0] != self._graph.num_nodes:
             raise ValueError(f"rows has {rows.shape[0]} rows for {self._graph.num_nodes} nodes: it must have one for every node")
@@ -202,7 +220,26 @@ class NeighborLoader(Loader):
         if self.device is not None and self._dataset is None:
             from headrace.loader.pyg import stores_of
 
-            self._stores |= stores_of(data, self.device, but=self._stores)
+            self._stores |= stores_of(self._topology, self.device, but=self._stores)
+
+    def _times_of_seeds(self, sampler: NeighborSampler | MixedSampler, nodes: Tensor) -> Tensor | None:  # -> [input nodes]
+        """The time of every input node, where sampling is by time."""
+        data = self._topology if self._dataset is None else self._dataset
+        return sampler.seed_times(self._attributes.seed_times(data, nodes), len(nodes))
+
+    def _take_subgraphs(self, graph: Graph | HeteroGraph) -> None:
+        """Prepare for what `subgraph_type` says, which the batches of PyG objects have."""
+        from headrace.loader.subgraph import Subgraph
+
+        if self.subgraph_type == "induced" and self.device is not None:
+            raise ValueError("induced subgraphs are found on the CPU: leave device out, and call batch.to(device)")
+        if self.subgraph_type == "induced" and self._grows_trees:
+            raise ValueError("disjoint trees have no induced subgraph: use subgraph_type='directional' or 'bidirectional'")
+        self._subgraph = Subgraph(self.subgraph_type, graph)
+
+    @property
+    def _grows_trees(self) -> bool:
+        return self._disjoint or self._attributes.strategy is not None
 
     def _place(self, how: Callable[..., NeighborSampler], mode: str) -> NeighborSampler | MixedSampler:
         """Make the sampler for the place that `mode` names, or that is chosen."""
@@ -238,7 +275,7 @@ class NeighborLoader(Loader):
         seeds = self.seeds.nodes[positions]
         ids = self.edge_ids or self._dataset is None
         time = None if self._seed_times is None else self._seed_times[positions]
-        begun = self.sampler.start(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
+        begun = self.neighbor_sampler.start(seeds, epoch, index, time=time, edge_ids=ids, threads=threads)
         if time is not None and self.device is not None:
             time = time.to(self.device)
         rest = (self.seeds.input_id[positions], self._rows, self._labels, index, self._graph, time)
@@ -247,11 +284,14 @@ class NeighborLoader(Loader):
     def _finished(self, begun: StartedSample, seeds: Tensor) -> Sample:
         """The sample, checked where it comes from a sampler of the user's own."""
         sample = begun.finish()
+        if self._no_hops:
+            return dataclasses.replace(sample, num_sampled_nodes=sample.num_sampled_nodes[:1], num_sampled_edges=())
         if not self._check_samples:
             return sample
-        sample = checked(sample, seeds, num_nodes=self._graph.num_nodes, name=type(self.sampler).__name__)
+        name = type(self.neighbor_sampler).__name__
+        sample = checked(sample, seeds, num_nodes=self._graph.num_nodes, name=name)
         if self.edge_ids and sample.edge_id is None:
-            raise ValueError(f"edge_ids=True, but {type(self.sampler).__name__}.sample returned a sample without edge_id")
+            raise ValueError(f"edge_ids=True, but {name}.sample returned a sample without edge_id")
         return sample
 
     def _finish(self, batch: Any) -> Any:
@@ -259,13 +299,15 @@ class NeighborLoader(Loader):
             batch = batch.to(self.device)
         result: Any = batch
         if self._dataset is None:
-            from headrace.loader.pyg import filtered
+            from headrace.loader.pyg import cut_down
             from headrace.sample.pyg import sampler_output
 
             output = sampler_output(batch.sample, self.pool, metadata=self._metadata(batch))
+            output = self._subgraph.of(output, threads=self.threads)
             if self.transform_sampler_output is not None:
                 output = self.transform_sampler_output(output)
-            result = filtered(self.data, output, pool=self.pool, threads=self.threads, stores=self._stores)
+            how = {"custom_cls": self.custom_cls, "pool": self.pool, "threads": self.threads, "stores": self._stores}
+            result = cut_down(self.data, output, **how)
             self._add_fields(result, output.metadata)
         elif self.ahead == "rows" or (self.device is not None and batch.table is None):
             batch.x, batch.y  # noqa: B018 - gathers them
@@ -285,7 +327,7 @@ class NeighborLoader(Loader):
         result.batch_size = len(result.input_id)
 
     def __repr__(self) -> str:
-        sampler = self.sampler
+        sampler = self.neighbor_sampler
         how = f"neighbor_sampler={type(sampler).__name__}"
         if isinstance(sampler, NeighborSampler | MixedSampler):
             how = f"fanouts={sampler.fanouts}"
@@ -294,9 +336,7 @@ class NeighborLoader(Loader):
 
 def _refuse_drawing(options: dict[str, Any]) -> None:
     """Raise for an option that a sampler of the user's own would not be told of."""
-    others = [
-        name for name, absent in _DRAWING.items() if not any(options[name] is value or options[name] == value for value in absent)
-    ]
+    others = [name for name, absent in _DRAWING.items() if not is_one_of(options[name], absent)]
     if others:
         raise ValueError(f"neighbor_sampler decides how neighbors are drawn, so {' and '.join(others)} must be left out")
 
@@ -309,20 +349,28 @@ def _bytes(data: Any) -> int:
 
 
 def is_hetero(data: Any) -> bool:
-    """Whether data has types of nodes and edges: a `HeteroGraph`, or a PyG `HeteroData`."""
+    """Whether data has types of nodes and edges: a `HeteroGraph`, a PyG `HeteroData`, or a pair of PyG's stores that has."""
     if isinstance(data, (Dataset, Graph, HeteroGraph)):
         return isinstance(data, HeteroGraph)
     try:
         from torch_geometric.data import HeteroData
+
+        from headrace.loader.remote import has_types, is_pair
     except ImportError:
         return False
-    return isinstance(data, HeteroData)
+    return isinstance(data, HeteroData) or (is_pair(data) and has_types(data))
 
 
-def _check_pyg(data: Any) -> None:
+def topology_of(data: Any, time_attr: str | None) -> Any:
+    """The PyG object that has the edges of `data`: itself, or that of a pair of PyG's stores."""
     try:
-        from torch_geometric.data import Data
+        from torch_geometric.data import Data, HeteroData
+
+        from headrace.loader.remote import is_pair, topology
     except ImportError:
         raise TypeError(f"data must be a headrace Dataset or Graph, or (with torch-geometric) a Data, not {type(data)}") from None
-    if not isinstance(data, Data):
+    if is_pair(data):
+        return topology(data, time_attr=time_attr)
+    if not isinstance(data, Data | HeteroData):
         raise TypeError(f"data must be a headrace Dataset or Graph, or a PyG Data, not {type(data).__name__}")
+    return data

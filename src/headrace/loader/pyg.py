@@ -31,6 +31,17 @@ def stores_of(data: Data, device: torch.device, *, but: Container[str] = ()) -> 
     return stores
 
 
+def cut_down(data: Any, out: SamplerOutput | HeteroSamplerOutput, *, custom_cls: Any, **how: Any) -> Data | HeteroData:
+    """What was sampled of `data` (a PyG object, or a pair of its stores), with the fields all of PyG's loaders add."""
+    if not isinstance(data, tuple):
+        return (filtered_hetero if isinstance(out, HeteroSamplerOutput) else filtered)(data, out, **how)
+    from headrace.loader.remote import fetched
+
+    batch = fetched(data, out, custom_cls)
+    (_add_typed_fields if isinstance(out, HeteroSamplerOutput) else _add_fields)(batch, out)
+    return batch
+
+
 def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int, stores: Mapping[str, Store] | None = None) -> Data:
     """`data` cut down to the sampled nodes and edges, with the fields all of PyG's loaders add."""
     batch = copy.copy(data)
@@ -41,6 +52,11 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int, 
     for key, store in (stores or {}).items():
         if key not in data:  # rows that the data itself does not have
             batch[key] = rows_of(store, out.node)
+    _add_fields(batch, out)
+    return batch
+
+
+def _add_fields(batch: Data, out: SamplerOutput) -> None:
     if "n_id" not in batch:
         batch.n_id = out.node
     if out.edge is not None and "e_id" not in batch:
@@ -48,29 +64,34 @@ def filtered(data: Data, out: SamplerOutput, *, pool: BufferPool, threads: int, 
     batch.batch = out.batch
     batch.num_sampled_nodes = out.num_sampled_nodes
     batch.num_sampled_edges = out.num_sampled_edges
-    return batch
 
 
-def filtered_hetero(data: HeteroData, out: HeteroSamplerOutput, *, pool: BufferPool, threads: int) -> HeteroData:
+def filtered_hetero(
+    data: HeteroData, out: HeteroSamplerOutput, *, pool: BufferPool, threads: int, stores: Mapping[str, Store] | None = None
+) -> HeteroData:
     """`filtered` for data with node and edge types."""
     batch = copy.copy(data)
-    cut = _Cut(data, pool, threads)
+    cut = _Cut(data, pool, threads, stores)
     edges = out.edge or {}
     for kind in data.node_types:
         cut.nodes(data[kind], batch[kind], out.node[kind])
     for kind in data.edge_types:
         sizes = out.node[kind[0]].numel(), out.node[kind[2]].numel()
         cut.edges(data[kind], batch[kind], out.row[kind], out.col[kind], edges.get(kind), sizes=sizes)
+    _add_typed_fields(batch, out)
+    return batch
+
+
+def _add_typed_fields(batch: HeteroData, out: HeteroSamplerOutput) -> None:
     for kind, ids in out.node.items():
         if "n_id" not in batch[kind]:
             batch[kind].n_id = ids
-    for kind, ids in edges.items():
-        if "e_id" not in batch[kind]:
+    for kind, ids in (out.edge or {}).items():
+        if ids is not None and "e_id" not in batch[kind]:
             batch[kind].e_id = ids
     batch.set_value_dict("batch", out.batch)
     batch.set_value_dict("num_sampled_nodes", out.num_sampled_nodes)
     batch.set_value_dict("num_sampled_edges", out.num_sampled_edges)
-    return batch
 
 
 class _Cut:

@@ -1,4 +1,4 @@
-"""`HeteroSampler`: uniform neighbors, hop by hop, where nodes and edges have types."""
+"""`HeteroSampler`: neighbors, hop by hop, where nodes and edges have types."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, first_outside, thread_count
+from headrace._arrays import as_ids, as_times, first_outside, thread_count
 from headrace.graph import EdgeType, HeteroGraph
 from headrace.kernels import gather
+from headrace.sample.hetero_rows import HeteroRows
 from headrace.sample.neighbor import _STAMP_NODES
 from headrace.sample.sample import Block
 from headrace.store import BufferPool
@@ -33,6 +34,7 @@ class HeteroSample:
     num_sampled_nodes: dict[str, tuple[int, ...]]  # seeds, then the nodes each hop added
     num_sampled_edges: dict[EdgeType, tuple[int, ...]]  # edges each hop drew
     edge_id: dict[EdgeType, Tensor] | None = None  # [edges], if asked for
+    tree: dict[str, Tensor] | None = None  # [nodes], where every seed grows a tree of its own, counted through all node types
 
     @property
     def num_hops(self) -> int:
@@ -74,6 +76,10 @@ class HeteroSampler:
     batch, hop, edge type, node, slot); with one node type and one edge type the sample is still not that of `NeighborSampler`,
     since the edge type is part of the counter.
 
+    `weighted`, `disjoint`, `temporal` and `inclusive` mean what they mean for `NeighborSampler`, with the `weight` and `time` of
+    each relation; edge types without them are drawn from uniformly, or at all times. Such samples are made row by row
+    (`HeteroRows`), and their draws are others than those of plain ones.
+
     >>> import headrace as hr
     >>> graph = hr.HeteroGraph.from_edges({("author", "writes", "paper"): ([0, 1, 2], [0, 0, 1])})
     >>> sample = hr.sample.HeteroSampler(graph, [2]).sample({"paper": [0]})
@@ -87,6 +93,10 @@ class HeteroSampler:
         fanouts: Sequence[int] | Mapping[EdgeType, Sequence[int]],
         *,
         replace: bool = False,
+        weighted: bool = False,
+        disjoint: bool = False,
+        temporal: Literal["uniform", "last"] | None = None,
+        inclusive: bool = False,
         seed: int = 0,
         threads: int | None = None,
         pool: BufferPool | None = None,
@@ -100,6 +110,22 @@ class HeteroSampler:
         self.fanouts = fanouts_of(fanouts, graph.edge_types)
         self.threads = thread_count(threads)
         self.pool = pool if pool is not None else BufferPool(limit=256 << 20)
+        self.disjoint, self.temporal = disjoint or temporal is not None, temporal
+        self._by_row: HeteroRows | None = None
+        if weighted or disjoint or temporal is not None:
+            self._check(weighted, inclusive)
+            self._by_row = HeteroRows(
+                graph,
+                self.fanouts,
+                replace=replace,
+                weighted=weighted,
+                disjoint=disjoint,
+                temporal=temporal,
+                inclusive=inclusive,
+                seed=seed,
+                threads=self.threads,
+                pool=self.pool,
+            )
         place = {kind: i for i, kind in enumerate(graph.node_types)}
         relations = graph.relations.values()
         self._native = _native.HeteroSampler(
@@ -114,18 +140,28 @@ class HeteroSampler:
             hash=[deduplicate_by == "hash" or (deduplicate_by == "auto" and n > _STAMP_NODES) for n in graph.num_nodes.values()],
         )
 
+    def _check(self, weighted: bool, inclusive: bool) -> None:
+        """Refuse to sample by weights or times that no edge type has."""
+        relations = self.graph.relations.values()
+        if weighted and all(relation.weight is None for relation in relations):
+            raise ValueError("no edge type of this graph has weights to draw by: give Relation.weight, or weighted=False")
+        if self.temporal is not None and all(relation.time is None for relation in relations):
+            raise ValueError("temporal sampling needs times: no edge type of this graph has Relation.time")
+
     def sample(
         self,
         seeds: Mapping[str, Any],
         epoch: int = 0,
         batch: int = 0,
         *,
+        time: Mapping[str, Any] | None = None,
         edge_ids: bool = False,
         threads: int | None = None,
     ) -> HeteroSample:
         """The sample of `seeds`, ids per node type, as batch `batch` of epoch `epoch`. Safe to call from many threads at a time.
 
-        `edge_ids` also returns, per edge, its id in its relation (see `Relation`).
+        `time` is that of every seed, per node type, for temporal sampling. `edge_ids` also returns, per edge, its id in its
+        relation (see `Relation`).
         """
         if not 0 <= epoch < 2**32 or not 0 <= batch < 2**64:
             raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
@@ -133,6 +169,14 @@ class HeteroSampler:
         if unknown := [kind for kind in seeds if kind not in graph.num_nodes]:
             raise ValueError(f"seeds has the node types {unknown}, but the graph has only {graph.node_types}")
         ids = [self._checked(kind, seeds.get(kind, ())) for kind in graph.node_types]
+        if (time is None) != (self.temporal is None):
+            missing = "temporal sampling needs the time of every seed: give time="
+            raise ValueError(missing if time is None else "time is for temporal sampling: set temporal='uniform' or 'last'")
+        if self._by_row is not None:
+            by_type = dict(zip(graph.node_types, ids, strict=True))
+            times = None if time is None else self._times(by_type, time)
+            fields = self._by_row.sample(by_type, times, epoch, batch, workers)
+            return HeteroSample(**fields if edge_ids else fields | {"edge_id": None})
         nodes, indptr, indices, positions, node_counts, edge_counts = self._native.sample(
             ids, self.pool.native, seed=self.seed, epoch=epoch, batch=batch, positions=edge_ids, threads=workers
         )
@@ -147,6 +191,14 @@ class HeteroSampler:
             {t: tuple(counts) for t, counts in zip(graph.edge_types, edge_counts, strict=True)},
             edge_id,
         )
+
+    def _times(self, seeds: Mapping[str, Tensor], time: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The time of every seed, after a check that each has one."""
+        times = {kind: as_times(time.get(kind, torch.empty(0, dtype=torch.int64)), f"time[{kind!r}]") for kind in seeds}
+        for kind, ids in seeds.items():
+            if len(times[kind]) != len(ids):
+                raise ValueError(f"time[{kind!r}] has {len(times[kind])} entries for {len(ids)} seeds")
+        return times
 
     @property
     def workspace_bytes(self) -> int:

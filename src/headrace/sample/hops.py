@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -46,16 +48,11 @@ class Hops:
         if bool((rows.diff() < 0).any()):
             order = rows.argsort(stable=True)
             rows, neighbors, edge_id = rows[order], neighbors[order], None if edge_id is None else edge_id[order]
-        known, both = len(self.nodes), torch.cat([self.nodes, neighbors])
-        place = torch.arange(len(both))
-        ids, which = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        first = torch.full((len(ids),), len(both)).scatter_reduce_(0, which, place, "amin")[which]
-        fresh = (first == place) & (place >= known)
-        number = torch.where(place < known, place, known - 1 + fresh.cumsum(0))
+        local, new = numbered(self.nodes, neighbors)
         self._counts.append(torch.bincount(rows, minlength=len(self.frontier)))
-        self._indices.append(number[first[known:]].int())
+        self._indices.append(local)
         self._edge_ids.append(edge_id)
-        self.frontier = both[fresh]
+        self.frontier = neighbors[new]
         self.nodes = torch.cat([self.nodes, self.frontier])
         self._num_nodes.append(len(self.frontier))
 
@@ -74,3 +71,19 @@ class Hops:
             tuple(len(indices) for indices in self._indices),
             torch.cat(edge_ids) if len(edge_ids) == len(self._indices) else None,
         )
+
+
+def numbered(known: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:  # -> int32 [keys], bool [keys]
+    """Local ids of `keys`, and which of them are new: the first of each that is not among `known`, numbered behind these in turn.
+
+    A key that `known` holds twice has the first of its places.
+    """
+    count = len(known)
+    # Arrow numbers by hashing, which is several times as fast as torch's sorting.
+    codes = pa.array(torch.cat([known, keys]).numpy()).dictionary_encode().indices.to_numpy()  # in order of first appearance
+    first = np.ones(len(codes), dtype=bool)
+    first[1:] = codes[1:] > np.maximum.accumulate(codes)[:-1]
+    place = first.nonzero()[0]  # of each code
+    distinct = int(first[:count].sum())
+    place[distinct:] = np.arange(count, count + len(place) - distinct)
+    return torch.from_numpy(place[codes[count:]]).int(), torch.from_numpy(first[count:])

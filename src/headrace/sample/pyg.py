@@ -52,7 +52,11 @@ def graph_of(
         graph = Graph(indptr, indices, weight=weight, time=edge_time if node_time is None else node_time[indices.long()])
         graph.validate(threads=threads)
         return graph
-    raise ValueError("this PyG object has neither edge_index nor adj_t: there is nothing to sample from")
+    if data.num_nodes is None:
+        raise ValueError("this PyG object has neither edge_index nor adj_t, and no num_nodes: there is nothing to sample from")
+    none = torch.empty(0, dtype=torch.int64)
+    timed = edge_time is not None or node_time is not None
+    return Graph.from_edges(none, none, data.num_nodes, time=none if timed else None, edge_id=True)
 
 
 def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) -> SamplerOutput:
@@ -93,7 +97,7 @@ def hetero_output(sample: HeteroSample, pool: BufferPool, *, metadata: Any = Non
         row=row,
         col=col,
         edge=edge if sample.edge_id is not None else None,
-        batch=None,
+        batch=None if sample.tree is None else dict(sample.tree),
         num_sampled_nodes={kind: list(counts) for kind, counts in sample.num_sampled_nodes.items()},
         num_sampled_edges={kind: list(counts) for kind, counts in sample.num_sampled_edges.items()},
         metadata=metadata,
