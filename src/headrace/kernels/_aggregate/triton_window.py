@@ -19,12 +19,11 @@ from headrace.kernels._aggregate.work import Work
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _tile(read, first, end, column, window: tl.constexpr, entries: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which rows of the window have the next neighbors, as ones, and the neighbors' rows.
-
-    read: (x, its rows, its width, neighbors, bits, sources, ids, scale, and whether there are ids and a scale).
-    """
-    x, rows_of_x, width, neighbors, bits, sources, ids, scale, by_id, scaled = read
+def _tile(  # type: ignore[no-untyped-def]
+    read, first, end, column, by_id: tl.constexpr, scaled: tl.constexpr, window: tl.constexpr, entries: tl.constexpr
+):
+    """Which rows of the window have the next neighbors, as ones, and the neighbors' rows. `read`: what of (see the kernel)."""
+    x, rows_of_x, width, neighbors, bits, sources, ids, scale = read
     entry = first + tl.arange(0, entries)
     valid = entry < end
     source = tl.load(neighbors + entry, mask=valid, other=-1).to(tl.int64)
@@ -71,16 +70,16 @@ def window_kernel(  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     inside = column < width
     begin, end = tl.load(begins + number), tl.load(begins + number + 1)
-    read = x, rows_of_x, width, neighbors, bits, sources, ids, scale, by_id, scaled
+    read = x, rows_of_x, width, neighbors, bits, sources, ids, scale
     total = tl.zeros([window, columns], dtype=tl.float32)
     for first in tl.range(begin, end, entries, num_stages=stages):
-        ones, value = _tile(read, first, end, column, window, entries)
+        ones, value = _tile(read, first, end, column, by_id, scaled, window, entries)
         total = tl.dot(ones, value, total, input_precision="ieee")
     infinity = float("inf")
     if tl.max(tl.max(tl.where(tl.abs(total) < infinity, 0, 1), axis=1), axis=0) > 0:
         total = tl.zeros([window, columns], dtype=tl.float32)
         for first in range(begin, end, entries):
-            ones, value = _tile(read, first, end, column, window, entries)
+            ones, value = _tile(read, first, end, column, by_id, scaled, window, entries)
             total = tl.dot(ones, tl.where(tl.abs(value) < infinity, value, 0.0).to(value.dtype), total, input_precision="ieee")
             up = tl.dot(ones, (value == infinity).to(value.dtype), input_precision="ieee") > 0
             down = tl.dot(ones, (value == -infinity).to(value.dtype), input_precision="ieee") > 0
