@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.kernels._aggregate.launch import Launch
-from headrace.kernels._aggregate.triton_sum import on
 from headrace.kernels._aggregate.work import Work
+from headrace.kernels._on_gpu import launching
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -103,7 +103,7 @@ def window_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...]) -> Tensor:
     if out.numel() == 0:
         return out
     begins, neighbors, bits = plan
-    with on(x.device):
+    with launching(x.device):
         window_kernel[len(begins) - 1, triton.cdiv(x.shape[1], launch.columns)](
             x,
             work.indptr,

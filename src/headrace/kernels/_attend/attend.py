@@ -20,8 +20,8 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_argument
 from headrace.kernels._aggregate.aggregate import Rows
+from headrace.kernels._aggregate.work import sum_type
 from headrace.kernels._attend import ops as _attend_ops
-from headrace.kernels._attend.scores import sum_type
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

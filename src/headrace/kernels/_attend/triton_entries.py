@@ -18,7 +18,8 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import signed
-from headrace.kernels._attend.scores import Scores, sum_type
+from headrace.kernels._aggregate.work import sum_type
+from headrace.kernels._attend.scores import Scores
 from headrace.kernels._triton_random import key_of_seed
 
 _ATTEND = tl.constexpr(int(_native.Purpose.attend))

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.kernels._attend.scores import Scores, sum_type
+from headrace.kernels._aggregate.work import sum_type
+from headrace.kernels._attend.scores import Scores
 from headrace.kernels._attend.triton_entries import (
     GROUP,
     Tile,

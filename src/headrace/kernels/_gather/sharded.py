@@ -81,21 +81,8 @@ def gather_sharded(
     check_apart(out, ids=ids, hits=hits)
     if check:
         check_ids(ids, table.num_rows)
-    on_gpu("_gather.triton_gather").gather_sharded_rows(
-        table.location,
-        table.begins,
-        table.bases,
-        ids,
-        out,
-        row_bytes=row_bytes,
-        stride=table.stride,
-        base_alignment=table.base_alignment,
-        row_bits=table.row_bits,
-        num_rows=table.num_rows,
-        hits=hits,
-        order=_as_they_lie(table, ids) if sort else None,
-        programs=programs,
-    )
+    order = _as_they_lie(table, ids) if sort else None
+    on_gpu("_gather.triton_gather").gather_sharded_rows(table, ids, out, row_bytes, hits=hits, order=order, programs=programs)
     return out
 
 
@@ -106,16 +93,7 @@ def add_sharded(table: ShardTable, ids: Tensor, delta: Tensor) -> None:
     _ready(table, ids, delta, "delta")
     if table.stride % delta.element_size() or table.base_alignment % delta.element_size():
         raise ValueError(f"rows of {delta.dtype} must begin at multiples of its size; the stride is {table.stride} bytes")
-    on_gpu("_gather.triton_gather").add_sharded_rows(
-        table.location,
-        table.begins,
-        table.bases,
-        ids,
-        delta.reshape(len(delta), delta.shape[1:].numel()),
-        stride=table.stride,
-        row_bits=table.row_bits,
-        num_rows=table.num_rows,
-    )
+    on_gpu("_gather.triton_gather").add_sharded_rows(table, ids, delta.reshape(len(delta), delta.shape[1:].numel()))
 
 
 def _as_they_lie(table: ShardTable, ids: Tensor) -> Tensor:
