@@ -43,46 +43,30 @@ def _runs(fourth_name: str, fifth_name: str) -> Runs:
 
         Two numbers and not their log-sum-exp: fp32 would lose the digits of small differences between large scores.
         """
-        *numbers, threads = inputs[3:]
-        return _forward(x, indptr, indices, scored(fourth, fifth, tuple(numbers)), threads)
+        return _forward(x, indptr, indices, scored(fourth, fifth, inputs[3:-1]), inputs[-1])
 
     def run_backward(grad: Tensor, out: Tensor, peak: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of x, fourth and fifth. One that is not needed is an empty tensor: an op returns tensors."""
         x, indptr, indices, fourth, fifth = inputs[:5]
-        transpose, (*numbers, threads), needs = inputs[5:8], inputs[8:-3], inputs[-3:]
+        transpose, numbers, threads, needs = inputs[5:8], inputs[8:-4], inputs[-4], inputs[-3:]
+        scores = scored(fourth, fifth, numbers)
         grads = _like(x, needs[0]), _like(fourth, needs[1]), _like(fifth, needs[2])
-        wanted = dict.fromkeys(("grad_x", "grad_source", "grad_target", "grad_attention"))
+        wanted: dict[str, Any] = dict.fromkeys(("grad_x", "grad_source", "grad_target", "grad_attention"))
         for name, gradient, needed in zip(("x", fourth_name, fifth_name), grads, needs, strict=True):
             wanted[f"grad_{name}"] = gradient if needed else None
-        scores = scored(fourth, fifth, tuple(numbers))
-        _backward(grad, out, peak, x, indptr, indices, transpose, scores, threads, wanted)
+        if x.device.type != "cpu":
+            _attend_gpu.backward(grad, peak, x, indptr, indices, transpose, scores, **wanted)
+            return grads
+        threads = thread_count(threads or None)
+        if wanted["grad_x"] is None and wanted["grad_source"] is None:
+            transpose = None, None, None
+        elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:
+            transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)
+        reverse: dict[str, Any] = dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
+        _native.attend_gradient(grad, out, peak, x, indptr, indices, **wanted, **reverse, **_options(scores), threads=threads)
         return grads
 
     return run, run_backward
-
-
-def _backward(
-    grad: Tensor,
-    out: Tensor,
-    peak: Tensor,
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    transpose: _attend_gpu.Transpose,
-    scores: Scores,
-    threads: int,
-    wanted: dict[str, Any],
-) -> None:
-    if x.device.type != "cpu":
-        _attend_gpu.backward(grad, peak, x, indptr, indices, transpose, scores, **wanted)
-        return
-    threads = thread_count(threads or None)
-    if wanted["grad_x"] is None and wanted["grad_source"] is None:
-        transpose = None, None, None
-    elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:  # type: ignore[arg-type]
-        transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)  # type: ignore[assignment]
-    reverse: dict[str, Any] = dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
-    _native.attend_gradient(grad, out, peak, x, indptr, indices, **wanted, **reverse, **_options(scores), threads=threads)
 
 
 def _options(scores: Scores) -> dict[str, Any]:

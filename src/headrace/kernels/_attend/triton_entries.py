@@ -88,6 +88,14 @@ def entries(indices, at, last, end, row, own_rows, lanes: tl.constexpr):  # type
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def far_rows(rows, begin, within, valid, real, number: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The channels of a tile of rows, which begin at `begin`.  # [lanes] -> [lanes, heads, channels]"""
+    return tl.load(rows + begin[:, None, None] + within[None, :, :], mask=valid[:, None, None] & real[None, :, :], other=0.0).to(
+        number
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def stream_key(key, seed, seed_on_device):  # type: ignore[no-untyped-def]
     """The key of the draws: that of the seed, where it lies on the device, or `key`."""
     return tl.where(seed_on_device != 0, key_of_seed(seed, _ATTEND), key)
