@@ -25,12 +25,12 @@ from headrace._arrays import as_tensor
 from headrace._pinned import pin_in_place
 from headrace.ranks.ranks import Ranks, together
 from headrace.store.array import ArrayStore
-from headrace.store.raw_rows import pieces
 
 _FOLDER = Path("/dev/shm")
 _PREFIX = "headrace-rows-"
 _MAGIC = b"headrace rows 1\n"
 _HEADER = 4096  # a page, so that rows start on one
+_CHUNK = 64 << 20
 
 
 class SharedRows(ArrayStore):
@@ -69,8 +69,9 @@ class SharedRows(ArrayStore):
         source = as_tensor(rows, "rows")
 
         def copy(into: Tensor) -> None:
-            for begin, end in pieces(len(source), source[:1].nbytes):
-                into[begin:end] = source[begin:end]
+            step = max(1, _CHUNK // max(1, source[:1].numel() * source.element_size()))
+            for start in range(0, len(source), step):
+                into[start : start + step] = source[start : start + step]
 
         return cls.build(source.shape, source.dtype, copy, name=name, pin=pin, threads=threads)
 
