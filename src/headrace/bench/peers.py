@@ -102,7 +102,7 @@ class Training(Protocol):
 
 
 class _Timed:
-    """Seconds of the last epoch by part."""
+    """A training that keeps its seconds by part, epoch by epoch."""
 
     def __init__(self) -> None:
         self.times: list[dict[str, float]] = []
@@ -124,7 +124,8 @@ class _Timed:
         optimizer.step()
         self.mark("step")
 
-    def median(self) -> dict[str, float]:
+    def parts(self) -> dict[str, float]:
+        """The median of each part over the epochs after the first."""
         later = self.times[1:] or self.times
         return {part: statistics.median(t[part] for t in later) for part in later[0]}
 
@@ -140,13 +141,14 @@ class Sage:
     rate: float
 
 
-class PygTraining:
+class PygTraining(_Timed):
     """PyG's own `GraphSAGE` and loader, cut down layer by layer as its documentation advises (trim_to_layer)."""
 
     def __init__(self, data: Dataset, weights: dict[str, Tensor], sage: Sage) -> None:
         from torch_geometric.loader import NeighborLoader
         from torch_geometric.nn import GraphSAGE
 
+        super().__init__()
         self.model: Any = GraphSAGE(data.num_features, sage.hidden, len(sage.fanouts), data.num_classes, dropout=sage.dropout)
         self.model.load_state_dict(weights)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=sage.rate)
@@ -158,7 +160,6 @@ class PygTraining:
             shuffle=True,
             is_sorted=True,
         )
-        self.timed = _Timed()
 
     def rows(self, batch: Any) -> Tensor:
         """The model's rows of a batch's seeds, as in evaluation."""
@@ -168,15 +169,12 @@ class PygTraining:
         return out
 
     def epoch(self) -> None:
-        self.timed.begin()
+        self.begin()
         for batch in self.loader:
-            self.timed.mark("wait")  # its loader samples and gathers here: without workers, which slow it down (peers_cpu)
+            self.mark("wait")  # its loader samples and gathers here: without workers, which slow it down (peers_cpu)
             self.optimizer.zero_grad(set_to_none=True)
             loss = torch.nn.functional.cross_entropy(self._forward(batch), batch.y[: batch.batch_size])
-            self.timed.update(loss, self.optimizer)
-
-    def parts(self) -> dict[str, float]:
-        return self.timed.median()
+            self.update(loss, self.optimizer)
 
     def weights(self) -> dict[str, Tensor]:
         return {name.removeprefix("convs."): w for name, w in self.model.state_dict().items()}
@@ -187,12 +185,13 @@ class PygTraining:
         return out
 
 
-class DglTraining:
+class DglTraining(_Timed):
     """DGL's `SAGEConv` on its sampled blocks."""
 
     def __init__(self, data: Dataset, weights: dict[str, Tensor], sage: Sage) -> None:
         import dgl
 
+        super().__init__()
         assert data.x is not None
         assert data.y is not None
         self.x, self.y, self.seeds, self.batch = data.x, data.y, data.splits["train"], sage.batch
@@ -208,25 +207,21 @@ class DglTraining:
                 conv.fc_self.bias.copy_(weights[f"convs.{i}.lin_l.bias"])
         self.dropout = torch.nn.Dropout(sage.dropout)
         self.optimizer = torch.optim.Adam(self.convs.parameters(), lr=sage.rate)
-        self.timed = _Timed()
 
     def epoch(self) -> None:
-        self.timed.begin()
+        self.begin()
         for seeds in torch.split(self.seeds[torch.randperm(len(self.seeds))], self.batch):
             nodes, _, blocks = self.sampler.sample_blocks(self.graph, seeds)
-            self.timed.mark("wait")
+            self.mark("wait")
             x = self.x[nodes]
-            self.timed.mark("gather")
+            self.mark("gather")
             self.optimizer.zero_grad(set_to_none=True)
             for i, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
                 x = conv(block, x)
                 if i + 1 < len(self.convs):
                     x = self.dropout(torch.relu(x))
             loss = torch.nn.functional.cross_entropy(x, self.y[seeds])
-            self.timed.update(loss, self.optimizer)
-
-    def parts(self) -> dict[str, float]:
-        return self.timed.median()
+            self.update(loss, self.optimizer)
 
     def weights(self) -> dict[str, Tensor]:
         weights: dict[str, Tensor] = {}

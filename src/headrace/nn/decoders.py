@@ -141,7 +141,11 @@ class Decoder(nn.Module):
 
     def moduli(self, values: Tensor) -> Tensor:  # [..., w] -> [..., w / parts]
         """How large each coordinate is: what regularizers measure."""
-        return values.abs() if self.parts == 1 else _modulus(*values.chunk(2, dim=-1))
+        if self.parts == 1:
+            return values.abs()
+        real, imaginary = values.chunk(2, dim=-1)
+        # The square root has no gradient at 0, which is where many coordinates begin and end.
+        return (real.square() + imaginary.square()).clamp_min(1e-30).sqrt()
 
     def relation_moduli(self, parameters: Tensor) -> Tensor:  # [..., w] -> [..., at most w]
         """The same of relations' parameters, where they have a size."""
@@ -238,8 +242,3 @@ def rotated(rows: Tensor, by: Tensor, inverse: bool = False) -> Tensor:  # [...,
     if inverse:
         by_imaginary = -by_imaginary
     return torch.cat([real * by_real - imaginary * by_imaginary, real * by_imaginary + imaginary * by_real], dim=-1)
-
-
-def _modulus(real: Tensor, imaginary: Tensor) -> Tensor:
-    # The square root has no gradient at 0, which is where many coordinates begin and end.
-    return (real.square() + imaginary.square()).clamp_min(1e-30).sqrt()

@@ -71,8 +71,10 @@ class SAGEConv(nn.Module):
         if summed is not None:
             out = self.lin_l(summed)
             if self.root_weight:  # added to it as it is computed: neither is copied beside the other
-                out = _add_product(out, targets_of(x, where, ids), self.lin_r.weight)
-        elif self._transforms_first(sources, where):
+                out = torch.addmm(out, targets_of(x, where, ids).to(out.dtype), self.lin_r.weight.to(out.dtype).t())
+        elif self.reduce != "max" and transform_first(
+            where, *self.lin_l.weight.shape[::-1], order=self.order, gradient=gradient_of(sources)
+        ):
             out = self._sum(F.linear(sources_of(x, where, ids), self.lin_l.weight), where, None)
             if self.lin_l.bias is not None:
                 out = out + self.lin_l.bias.to(out.dtype)  # under autocast, the type that a linear map gives
@@ -92,18 +94,8 @@ class SAGEConv(nn.Module):
         order: Order = "aggregate" if self.reduce == "max" else self.order
         return FixedSum(("sage", self.reduce), lambda x, w: self._sum(x, w, None), self.in_channels[0], self.out_channels, order)
 
-    def _transforms_first(self, sources: Tensor, where: Structure) -> bool:
-        if self.reduce == "max":
-            return False
-        return transform_first(where, *self.lin_l.weight.shape[::-1], order=self.order, gradient=gradient_of(sources))
-
     def _sum(self, x: Tensor, where: Structure, ids: Tensor | None) -> Tensor:
         return aggregate(x, **over(where, x, weighted=self.reduce == "max"), reduce=self.reduce, ids=ids)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels[0]}, {self.out_channels}, aggr={self.reduce!r}"
-
-
-def _add_product(out: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """out + x weight^T, in one pass."""
-    return torch.addmm(out, x.to(out.dtype), weight.to(out.dtype).t())

@@ -78,7 +78,8 @@ class Machine:
 
     def hit_seconds(self, row_bytes: float, *, table_bytes: float, dtype: torch.dtype = torch.float32) -> float:
         """Per entry whose row lies in the cache."""
-        return self.read_seconds(row_bytes, table_bytes=min(table_bytes, self._cached_table()), dtype=dtype)
+        cached = max((r.table_bytes for r in self.reads if r.table_bytes <= self.cache_bytes), default=self.cache_bytes)
+        return self.read_seconds(row_bytes, table_bytes=min(table_bytes, cached), dtype=dtype)
 
     def miss_seconds(self, row_bytes: float, *, dtype: torch.dtype = torch.float32) -> float:
         """Per entry whose row comes from memory: of a random one in a large table, less those that were in the cache after all."""
@@ -88,15 +89,10 @@ class Machine:
         share = min(self.cache_bytes / large, 0.9)
         return max((mixed - share * hit) / (1 - share), hit)
 
-    def _cached_table(self) -> int:
-        """The largest measured table that lies in the cache."""
-        return max((r.table_bytes for r in self.reads if r.table_bytes <= self.cache_bytes), default=self.cache_bytes)
-
     def product_rate(self, width: int, *, dtype: torch.dtype = torch.float32, gradient: bool = False) -> float:
         """Operations per second of a product whose narrowest side is `width`."""
-        measured = sorted(
-            (log(p.width), p.gradient if gradient else p.forward) for p in self.products if p.dtype == _kind(dtype)
-        ) or sorted((log(p.width), p.gradient if gradient else p.forward) for p in self.products)
+        of_type = [p for p in self.products if p.dtype == _kind(dtype)] or self.products
+        measured = sorted((log(p.width), p.gradient if gradient else p.forward) for p in of_type)
         if not measured:
             raise ValueError("this machine has no measured products: make it with probe()")
         return _between([w for w, _ in measured], [r for _, r in measured], log(max(width, 1)), beyond=False)

@@ -54,7 +54,7 @@ def probe(device: str | torch.device = "cpu", *, threads: int | None = None, rep
         threads=workers,
         cache_bytes=cache,
         near_bytes=_near_bytes(where, cache),
-        stream_rate=_stream_rate(buffer, best),
+        stream_rate=2 * _STREAM / best(lambda: buffer[: _STREAM // 4] + 1.0),
         own_rates=tuple((_name(t), _own_rate(buffer, t, best)) for t in _TYPES),
         call_seconds=call,
         sum_seconds=best(lambda: [aggregate(tiny, *one, threads=workers) for _ in range(20)]) / 20,
@@ -77,17 +77,18 @@ def _timer(device: torch.device, repeats: int) -> Callable[[Callable[[], object]
         seconds: list[float] = []
         # Short runs are made more often: one that nothing disturbed must be among them.
         while len(seconds) < repeats or (sum(seconds) < _SPENT * repeats and len(seconds) < 10 * repeats):
-            _wait(device)
+            wait_for(device)
             begin = perf_counter()
             work()
-            _wait(device)
+            wait_for(device)
             seconds.append(perf_counter() - begin)
         return max(min(seconds), 1e-9)
 
     return best
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done what it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -110,11 +111,6 @@ def _read(
     indptr, ids = _random_rows(count, max(budget // row, 4 * _DEGREE), buffer.device)
     seconds = best(lambda: aggregate(x, indptr, ids, threads=threads))
     return RowRead(_name(dtype), count * row, row, seconds / (len(ids) * (1 + 1 / _DEGREE)))
-
-
-def _stream_rate(buffer: Tensor, best: Callable[[Callable[[], object]], float]) -> float:
-    x = buffer[: _STREAM // 4]
-    return 2 * x.nbytes / best(lambda: x + 1.0)
 
 
 def _own_rate(buffer: Tensor, dtype: torch.dtype, best: Callable[[Callable[[], object]], float]) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -42,10 +42,8 @@ class Transfer:
         self._exchange = exchange
 
     def wait(self) -> Tensor:
-        try:
+        with self._exchange.explaining():
             self._work.wait()
-        except RuntimeError as error:
-            raise self._exchange.explain(error) from error
         return self._buffer
 
 
@@ -103,10 +101,8 @@ class Exchange:
             raise ValueError(f"kinds must be numbers from 0 to {(1 << _KIND_BITS) - 1}, and {kind!r} is not")
         sent = torch.tensor([count << _KIND_BITS | kind for count in counts], dtype=torch.int64)
         received = torch.empty_like(sent)
-        try:
+        with self.explaining():
             dist.all_to_all_single(received, sent, group=self._control)
-        except RuntimeError as error:
-            raise self.explain(error) from error
         self._count(phase, 8 * (self.size - 1), 8 * (self.size - 1))
         words = received.tolist()
         return [type(kind)(word & (1 << _KIND_BITS) - 1) for word in words], [word >> _KIND_BITS for word in words]
@@ -117,12 +113,10 @@ class Exchange:
         """Send `sending[r]` rows of `tensor` to every rank r, in order of ranks. It runs on while the caller does other things."""
         received = tensor.new_empty((sum(receiving), *tensor.shape[1:]))
         row_bytes = tensor.shape[1:].numel() * tensor.element_size()
-        try:
+        with self.explaining():
             work = dist.all_to_all_single(
                 _as_bytes(received), _as_bytes(tensor), list(receiving), list(sending), group=self._payload, async_op=True
             )
-        except RuntimeError as error:
-            raise self.explain(error) from error
         others_get = sum(sending) - sending[self.rank]
         others_send = sum(receiving) - receiving[self.rank]
         self._count(phase, others_get * row_bytes, others_send * row_bytes)
@@ -132,10 +126,8 @@ class Exchange:
         """Return the tensors of all ranks, one after another. They must have the same shape."""
         tensor = tensor.contiguous()
         gathered = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
-        try:
+        with self.explaining():
             _all_gather(_as_bytes(gathered), _as_bytes(tensor), group=self._payload)
-        except RuntimeError as error:
-            raise self.explain(error) from error
         size = (self.size - 1) * tensor.numel() * tensor.element_size()
         self._count(phase, size, size)
         return gathered
@@ -143,10 +135,8 @@ class Exchange:
     def agree(self, same: dict[str, str], *, problem: str | None, told: dict[str, int]) -> dict[str, list[int]]:
         """Return what every rank told; raise on all ranks alike if `same` differs between them, or if one has a problem."""
         everyone: list[Any] = [None] * self.size
-        try:
+        with self.explaining():
             dist.all_gather_object(everyone, (same, problem, told), group=self._control)
-        except RuntimeError as error:
-            raise self.explain(error) from error
         for rank, (_, theirs, _) in enumerate(everyone):
             if theirs is not None:
                 raise ValueError(f"rank {rank}: {theirs}")
@@ -160,6 +150,14 @@ class Exchange:
         """Leave a note for the other ranks, who will miss this one: what went wrong on it."""
         with suppress(Exception):
             self._notes().set(self._key(self.rank), f"failed: {error}")
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise what `explain` says in place of a collective's own error."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.explain(error) from error
 
     def explain(self, error: RuntimeError) -> Exception:
         """Name the rank that made a collective fail: ranks that see the failure leave a note, those that leave none are absent.

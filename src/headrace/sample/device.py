@@ -249,29 +249,20 @@ class DeviceSampler:
 
     def _number(self, lane: Lane, hop: int, edges: int, ranks: int, pending: int) -> None:
         hops, last = len(self.fanouts), hop + 1 == len(self.fanouts)
-        words = lane.words[hop + 1]
+        new_words, take_words = lane.words[hop + 1]
         _triton_number.number_kernel[(max(triton.cdiv(edges, TILE), 1),)](
-            lane.params,
-            lane.counts,
-            lane.params[HEAD:] if hop < 0 else lane.raw,
-            lane.nodes,
-            lane.starts,
-            lane.degrees,
-            lane.row_ends,
-            lane.trees if self.disjoint else lane.raw,
-            lane.edge_trees if self.disjoint else lane.raw,
-            lane.places if self.disjoint else lane.raw,
-            self.indptr,
-            self.indptr if self.time is None else self.time,
-            lane.params if self.time is None else lane.seed_times(self.time.dtype),
-            lane.stamp,
-            words[0],
-            words[1],
-            hop,
-            hops,
-            0 if last else self.fanouts[hop + 1],
-            ranks,
-            pending,
+            **self._arrays(lane, "edge_trees", "places"),
+            raw=lane.params[HEAD:] if hop < 0 else lane.raw,
+            indptr=self.indptr,
+            time=self.indptr if self.time is None else self.time,
+            seed_times=lane.params if self.time is None else lane.seed_times(self.time.dtype),
+            new_words=new_words,
+            take_words=take_words,
+            hop=hop,
+            hops=hops,
+            fanout=0 if last else self.fanouts[hop + 1],
+            ranks=ranks,
+            pending=pending,
             seeds=hop < 0,
             last=last,
             replace=self.replace,
@@ -282,6 +273,12 @@ class DeviceSampler:
             size=TILE,
             chunk=_CHUNK,
         )
+
+    def _arrays(self, lane: Lane, *more: str) -> dict[str, Tensor]:
+        """Arrays of a lane by the names that kernels have for them: those that all need, and `more`."""
+        names = ("counts", "nodes", "starts", "degrees", "row_ends", "stamp", "trees", *more)
+        of_trees = () if self.disjoint else ("trees", "edge_trees", "places")
+        return {"request": lane.params} | {name: getattr(lane, "raw" if name in of_trees else name) for name in names}
 
     def _place(self, lane: Lane, of: str, hop: int, count: int, ranks: int, pending: int) -> None:
         """Find cells of the hash table for seeds, nodes or edges."""
@@ -300,38 +297,22 @@ class DeviceSampler:
         replace = self.replace and fanout >= 0
         ranked = fanout >= 0 and (self.labor or (self.weight is not None and not replace))
         weight = self.weight if ranked else self.cumulative if replace else None
-        common = (
-            lane.params,
-            lane.counts,
-            lane.nodes,
-            lane.trees if self.disjoint else lane.raw,
-            lane.starts,
-            lane.degrees,
-            lane.row_ends,
-            self.indices,
-            self.indptr if weight is None else weight,
-            lane.raw,
-            lane.edge_trees if self.disjoint else lane.raw,
-            lane.positions,
-            lane.stamp,
-            hop,
-        )
-        how = {"weighted": weight is not None, "disjoint": self.disjoint}
+        arrays = self._arrays(lane, "raw", "edge_trees", "positions") | {"neighbors": self.indices}
+        arrays["weight" if ranked else "cumulative"] = self.indptr if weight is None else weight
+        how = {"hop": hop, "ranks": ranks, "pending": pending, "weighted": weight is not None, "disjoint": self.disjoint}
         if ranked:
-            word = 0 if self.layer_dependency else hop
-            how |= {"labor": self.labor, "depends": self.batch_dependency > 1, "keep": positions, "enable_fp_fusion": False}
-            arguments = (*common, word, self.batch_dependency, ranks, pending)
-            _triton_rank.rank_kernel[(triton.cdiv(rows, 8),)](*arguments, rows=8, width=_SHORT, **how)
-            _triton_rank.rank_long_kernel[(triton.cdiv(rows, 4),)](*arguments, rows=4, width=_SHORT, chunk=512, **how)
+            how |= {"word": 0 if self.layer_dependency else hop, "dependency": self.batch_dependency, "keep": positions}
+            how |= {"labor": self.labor, "depends": self.batch_dependency > 1, "enable_fp_fusion": False}
+            _triton_rank.rank_kernel[(triton.cdiv(rows, 8),)](**arrays, **how, rows=8, width=_SHORT)
+            _triton_rank.rank_long_kernel[(triton.cdiv(rows, 4),)](**arrays, **how, rows=4, width=_SHORT, chunk=512)
         elif 0 <= fanout <= _SLOTS:
             slots = max(triton.next_power_of_2(fanout), 2)
             tile = max(512 // slots, 4)
             grid = (triton.cdiv(rows, tile),)
-            _triton_sample.draw_kernel[grid](
-                *common, ranks, pending, replace=replace, keep=positions, rows=tile, slots=slots, num_warps=4, **how
-            )
+            how |= {"replace": replace, "keep": positions}
+            _triton_sample.draw_kernel[grid](**arrays, **how, rows=tile, slots=slots, num_warps=4)
         else:
-            _triton_sample.draw_long_kernel[(rows,)](*common, ranks, pending, replace=replace, chunk=256, **how)
+            _triton_sample.draw_long_kernel[(rows,)](**arrays, **how, replace=replace, chunk=256)
 
     def _relabel(self, lane: Lane, edges: int, ranks: int, positions: bool) -> None:
         if edges:

@@ -17,6 +17,7 @@ from headrace.kernels import gather
 from headrace.sample.hetero_rows import HeteroRows
 from headrace.sample.neighbor import _STAMP_NODES
 from headrace.sample.sample import Block
+from headrace.sample.sampler import check_batch, check_seed
 from headrace.store import BufferPool
 
 
@@ -102,8 +103,7 @@ class HeteroSampler:
         pool: BufferPool | None = None,
         deduplicate_by: Literal["auto", "stamp", "hash"] = "auto",
     ) -> None:
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
+        check_seed(seed)
         if deduplicate_by not in ("auto", "stamp", "hash"):
             raise ValueError(f"deduplicate_by must be 'auto', 'stamp' or 'hash', not {deduplicate_by!r}")
         self.graph, self.replace, self.seed = graph, replace, seed
@@ -163,8 +163,7 @@ class HeteroSampler:
         `time` is that of every seed, per node type, for temporal sampling. `edge_ids` also returns, per edge, its id in its
         relation (see `Relation`).
         """
-        if not 0 <= epoch < 2**32 or not 0 <= batch < 2**64:
-            raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
+        check_batch(epoch, batch)
         graph, workers = self.graph, self.threads if threads is None else thread_count(threads)
         if unknown := [kind for kind in seeds if kind not in graph.num_nodes]:
             raise ValueError(f"seeds has the node types {unknown}, but the graph has only {graph.node_types}")

@@ -52,12 +52,7 @@ class KnownEdges:
     def answers(self, end: Tensor, relation: Tensor, *, side: Side) -> tuple[Tensor, Tensor]:  # [q], [q] -> [m], [m]
         """All known answers: the position of the question in `end`, and the node that answers it at `side`."""
         questions, others = self._sides[side]
-        asked = end.long() * self.num_relations + relation.long()
-        first = torch.searchsorted(questions, asked)
-        count = torch.searchsorted(questions, asked, right=True) - first
-        position = torch.repeat_interleave(torch.arange(len(asked), device=asked.device), count)
-        before = count.cumsum(0) - count
-        index = torch.arange(len(position), device=asked.device) - before[position] + first[position]
+        position, index = _all_places(questions, end.long() * self.num_relations + relation.long())
         return position, others[index]
 
     def has(self, triples: Tensor) -> Tensor:  # [t, 3] -> [t] bool
@@ -75,12 +70,16 @@ def drawn_as(
     """Where `node[i]` is among the candidates of chunk `chunk[i]`: i and the column, for every time that it was drawn."""
     ordered, order = candidates.long().sort(dim=1)
     keys = (ordered + torch.arange(len(candidates), device=candidates.device)[:, None] * num_nodes).flatten()
-    wanted = node + chunk * num_nodes
+    which, at = _all_places(keys, node + chunk * num_nodes)
+    return which, order.flatten()[at]
+
+
+def _all_places(keys: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:  # [n] rising, [m] -> [h], [h]
+    """i and the place, for every time that `wanted[i]` is among the keys."""
     first = torch.searchsorted(keys, wanted)
     count = torch.searchsorted(keys, wanted, right=True) - first
     which = torch.repeat_interleave(torch.arange(len(wanted), device=wanted.device), count)
-    at = torch.arange(len(which), device=wanted.device) - (count.cumsum(0) - count)[which] + first[which]
-    return which, order.flatten()[at]
+    return which, torch.arange(len(which), device=wanted.device) - (count.cumsum(0) - count)[which] + first[which]
 
 
 def known_among(

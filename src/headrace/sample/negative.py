@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids, as_tensor, thread_count
+from headrace._arrays import as_ids, thread_count
+from headrace.sample.sampler import check_batch, check_seed
+from headrace.sample.weights import node_weights
 
 
 class Edges(Protocol):
@@ -106,8 +108,7 @@ class NegativeSampler:
         settings = NegativeSampling.of(sampling)
         if settings is None:
             raise ValueError("a sampler of negatives needs to know how: pass 'binary', 'triplet' or a NegativeSampling")
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
+        check_seed(seed)
         self.sampling, self.num_src, self.num_dst, self.seed = settings, num_src, num_dst, seed
         self.threads = thread_count(threads)
         self._edges = None if settings.filter is False else edges if settings.filter is True else settings.filter
@@ -123,8 +124,7 @@ class NegativeSampler:
 
         Binary: `ceil(amount * len(src))` pairs. Triplet: `amount` pairs for every source in turn, each with that source.
         """
-        if not 0 <= epoch < 2**32 or not 0 <= batch < 2**64:
-            raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
+        check_batch(epoch, batch)
         positives = as_ids(src, "src", dtype=torch.int64)
         sources = positives.repeat_interleave(int(self.sampling.amount)) if self.sampling.mode == "triplet" else None
         edges = self._edges
@@ -150,12 +150,7 @@ def _cumulative(weight: Any | None, nodes: int, name: str) -> Tensor | None:
     """Running sums of weights, checked."""
     if weight is None:
         return None
-    weights = as_tensor(weight, name).double()
-    if weights.shape != (nodes,):
-        raise ValueError(f"{name} has shape {tuple(weights.shape)} for {nodes} nodes")
-    if not bool(((weights >= 0) & weights.isfinite()).all()):
-        raise ValueError(f"{name} must hold finite numbers that are not negative")
-    sums = weights.cumsum(0)
+    sums = node_weights(weight, nodes, name).cumsum(0)
     if nodes and not 0 < float(sums[-1]) < math.inf:
         raise ValueError(f"{name} must have a positive, finite sum, not {float(sums[-1])}")
     return sums

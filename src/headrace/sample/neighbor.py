@@ -16,7 +16,7 @@ from headrace.kernels import gather
 from headrace.sample.launch import device_sampler, find_place
 from headrace.sample.places import Mode
 from headrace.sample.sample import Sample
-from headrace.sample.sampler import Sampler, with_times
+from headrace.sample.sampler import Sampler, check_batch, check_seed, with_times
 from headrace.sample.started import StartedSample
 from headrace.sample.weights import cumulative, drawable
 from headrace.store import BufferPool
@@ -88,8 +88,7 @@ class NeighborSampler(Sampler):
         self.fanouts = [int(k) for k in fanouts]
         if not self.fanouts or min(self.fanouts) < -1:
             raise ValueError(f"fanouts must be one number per hop, each at least 0 or -1 for all; got {list(fanouts)}")
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
+        check_seed(seed)
         if deduplicate_by not in ("auto", "stamp", "hash"):
             raise ValueError(f"deduplicate_by must be 'auto', 'stamp' or 'hash', not {deduplicate_by!r}")
         self.replace, self.weighted = replace, weighted
@@ -240,9 +239,7 @@ class NeighborSampler(Sampler):
     def _checked(self, seeds: Any, epoch: int, batch: int, time: Any | None, check: bool) -> tuple[Tensor, Tensor | None]:
         ids = as_ids_near(seeds, "seeds", self.device)
         ids = ids if ids.dtype == torch.int64 else ids.long()
-        most = 2**32 if self.labor else 2**64
-        if not 0 <= epoch < 2**32 or not 0 <= batch < most:
-            raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
+        check_batch(epoch, batch, most=2**32 if self.labor else 2**64)
         if ids.device.type == "cpu":
             low, high = _native.id_range(ids.numpy(), 1)
         elif check and len(ids):

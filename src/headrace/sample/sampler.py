@@ -90,6 +90,18 @@ class Sampler(Protocol):
             yield self.sample(seeds, epoch, batch, time=time, edge_ids=edge_ids, threads=threads)
 
 
+def check_seed(seed: int) -> None:
+    """ValueError unless a Philox key can hold it."""
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
+
+
+def check_batch(epoch: int, batch: int, *, most: int = 2**64) -> None:
+    """ValueError unless these can be counts of epochs, and of at most `most` batches."""
+    if not 0 <= epoch < 2**32 or not 0 <= batch < most:
+        raise ValueError(f"epoch and batch must be counts, not {epoch} and {batch}")
+
+
 def with_times(batches: Iterable[Any], times: Iterable[Any] | None) -> Iterable[tuple[Any, Any]]:
     """Each batch of seeds with its times, or with None."""
     return zip(batches, repeat(None)) if times is None else zip(batches, times, strict=True)

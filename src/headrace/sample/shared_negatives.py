@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from headrace import _native
-from headrace._arrays import as_ids_near, as_tensor, thread_count
+from headrace._arrays import as_ids_near, thread_count
 from headrace._memory import require_memory
+from headrace.sample.sampler import check_seed
+from headrace.sample.weights import node_weights
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -59,12 +61,11 @@ class SharedNegatives:
         require_memory(8 * amount * chunks, f"amount {amount} in {chunks} chunks", "draw fewer")
         if not 0 <= degree_fraction <= 1:
             raise ValueError(f"degree_fraction must be from 0 to 1, not {degree_fraction}")
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be from 0 to 2**64 - 1, not {seed}")
+        check_seed(seed)
         self.num_nodes, self.amount, self.chunks, self.seed = num_nodes, amount, chunks, seed
         self.from_batch = round(amount * degree_fraction)
         self.threads = thread_count(threads)
-        self._weight = None if weight is None else _checked(weight, num_nodes)
+        self._weight = None if weight is None else node_weights(weight, num_nodes, "weight")
         self._of_ranges: tuple[tuple[tuple[int, int], ...], Tensor, Tensor, Tensor | None] | None = None
 
     def sample(
@@ -77,7 +78,8 @@ class SharedNegatives:
         if self.from_batch and not len(ends):
             raise ValueError("a batch without edges has no ends to draw from: use degree_fraction 0")
         drawn = torch.from_numpy(_native.shared_negatives(len(ends), **self._draws(epoch, batch, chunks, ranges)))
-        ids = _moved(drawn.view(chunks, self.amount), where)
+        ids = drawn.view(chunks, self.amount)
+        ids = ids if where.type == "cpu" else ids.pin_memory().to(where, non_blocking=True)
         if self.from_batch:
             own = ids[:, : self.from_batch]
             own.copy_(ends.index_select(0, own.flatten()).view(own.shape))
@@ -150,10 +152,6 @@ class SharedNegatives:
         return kept[1:]
 
 
-def _moved(ids: Tensor, device: torch.device) -> Tensor:
-    return ids if device.type == "cpu" else ids.pin_memory().to(device, non_blocking=True)
-
-
 def _checked_ranges(ranges: tuple[tuple[int, int], ...], num_nodes: int) -> tuple[tuple[int, int], ...]:
     for begin, end in ranges:
         if not 0 <= begin <= end <= num_nodes:
@@ -162,12 +160,3 @@ def _checked_ranges(ranges: tuple[tuple[int, int], ...], num_nodes: int) -> tupl
     if not kept:
         raise ValueError("ranges hold no node: there is nothing to draw")
     return kept
-
-
-def _checked(weight: Any, num_nodes: int) -> Tensor:
-    weights = as_tensor(weight, "weight").double()
-    if weights.shape != (num_nodes,):
-        raise ValueError(f"weight has shape {tuple(weights.shape)} for {num_nodes} nodes")
-    if not bool(((weights >= 0) & weights.isfinite()).all()):
-        raise ValueError("weight must hold finite numbers that are not negative")
-    return weights

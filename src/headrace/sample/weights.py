@@ -1,11 +1,14 @@
-"""Weights of edges as samplers read them: positive, float32, with sums where draws are with replacement."""
+"""Weights as samplers read them: of edges positive, float32, with sums where draws are with replacement; of nodes float64."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace import _native
+from headrace._arrays import as_tensor
 from headrace.graph import Graph
 
 
@@ -22,6 +25,16 @@ def drawable(graph: Graph) -> Graph:
 def cumulative(graph: Graph, *, threads: int) -> Tensor:  # -> [edges], float64
     """Sums of the weights within each row up to each edge, added in order. Made once per graph and kept."""
     return graph.derived("cumulative weights", lambda: _cumulative(graph, threads))
+
+
+def node_weights(weight: Any, nodes: int, name: str) -> Tensor:  # -> [nodes], float64
+    """Weights to draw nodes by, checked."""
+    weights = as_tensor(weight, name).double()
+    if weights.shape != (nodes,):
+        raise ValueError(f"{name} has shape {tuple(weights.shape)} for {nodes} nodes")
+    if not bool(((weights >= 0) & weights.isfinite()).all()):
+        raise ValueError(f"{name} must hold finite numbers that are not negative")
+    return weights
 
 
 def _cumulative(graph: Graph, threads: int) -> Tensor:

@@ -145,20 +145,12 @@ class Workspace:
         """Make more room and keep the contents. Returns True if a hash table became too small and an empty one replaced it."""
         if nodes > self.nodes_room or "nodes" not in self.arrays:
             self.nodes_room = nodes
-            self._grown("nodes", nodes, self.id_type)
-            self._grown("row_ends", nodes + 1, torch.int64)
-            self._grown("starts", nodes, torch.int64)
-            self._grown("degrees", nodes, torch.int64)
-            if self.disjoint:
-                self._grown("trees", nodes, torch.int32)
+            self._grow_all(nodes, {"nodes": self.id_type, "starts": torch.int64, "degrees": torch.int64}, ("trees",))
+            self._grow_all(nodes + 1, {"row_ends": torch.int64})
         if edges > self.edges_room or "raw" not in self.arrays:
             self.edges_room = edges
-            self._grown("raw", edges, self.id_type)
-            self._grown("indices", edges, torch.int32)
-            self._grown("positions", edges, torch.int64)
-            if self.disjoint:
-                self._grown("edge_trees", edges, torch.int32)
-                self._grown("places", edges, torch.int32)
+            types = {"raw": self.id_type, "indices": torch.int32, "positions": torch.int64}
+            self._grow_all(edges, types, ("edge_trees", "places"))
         tiles = max(-(-max(self.edges_room, self.seeds) // TILE), 1)
         if "words" not in self.arrays or self.words.shape[2] < tiles:
             self.replays.clear()
@@ -171,12 +163,14 @@ class Workspace:
         self.replays.clear()
         return True
 
-    def _grown(self, name: str, size: int, dtype: torch.dtype) -> None:
-        old = self.arrays.get(name)
-        new = self._make(name, size, dtype)
+    def _grow_all(self, size: int, types: dict[str, torch.dtype], of_trees: Sequence[str] = ()) -> None:
+        """Make these arrays anew, with what they hold; those `of_trees` only where trees are disjoint."""
+        for name, dtype in {**types, **dict.fromkeys(of_trees if self.disjoint else (), torch.int32)}.items():
+            old = self.arrays.get(name)
+            new = self._make(name, size, dtype)
+            if old is not None:
+                new[..., : old.shape[-1]] = old[..., : new.shape[-1]]
         self.replays.clear()
-        if old is not None:
-            new[..., : old.shape[-1]] = old[..., : new.shape[-1]]
 
     def write(self, requests: Sequence[Request], *, ranks: int) -> bool:
         """Write parameters, seeds and times to the device. If all are on the host, write its buffer: True, and `send` is due."""

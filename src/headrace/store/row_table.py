@@ -7,6 +7,7 @@ single part) and for a buffer that holds some of many partitions (`Partitioned`)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,10 +58,7 @@ class HostTable:
             ids,
             rows,
             state,
-            rows_per_part=max(self.shape.rows_per_part, 1),
-            num_rows=self.shape.num_rows,
-            half=self.shape.dtype == torch.bfloat16,
-            threads=self.threads,
+            **self._how(),
         )
         _complain(missing)
         return rows, state
@@ -79,15 +77,16 @@ class HostTable:
             rows,
             state,
             touched,
-            rows_per_part=max(self.shape.rows_per_part, 1),
-            num_rows=self.shape.num_rows,
-            half=self.shape.dtype == torch.bfloat16,
             seed=seed,
             call=call,
-            threads=self.threads,
+            **self._how(),
         )
         _complain(missing)
         return touched
+
+    def _how(self) -> dict[str, Any]:
+        rows, half = max(self.shape.rows_per_part, 1), self.shape.dtype == torch.bfloat16
+        return {"rows_per_part": rows, "num_rows": self.shape.num_rows, "half": half, "threads": self.threads}
 
 
 @dataclass(frozen=True)

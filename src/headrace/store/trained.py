@@ -30,37 +30,32 @@ class TrainedRows(Protocol):
     All else is as in `Store`. Training adds its updates, so batches in flight never overwrite one another (Marius, section 3).
     """
 
-    @property
-    def shape(self) -> torch.Size:
-        """Of the parameters: (`num_rows`, `width`)."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the parameters where they lie; `gather` and `scan` give float32."""
-        ...
-
-    @property
-    def device(self) -> torch.device: ...
+    shape: torch.Size  # of the parameters: (`num_rows`, `width`)
+    dtype: torch.dtype  # of the parameters where they lie; `gather` and `scan` give float32
+    device: torch.device
 
     @property
     def table(self) -> Tensor | None:
         """The parameters of all rows as one tensor, if they are held so."""
-        ...
+        return None
 
     @property
     def disk(self) -> Partitioned | None:
         """The store of partitions, if only some rows are in memory at a time: walk an order to gather, checkpoint to save."""
+        return None
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.shape[1]
+
+    @property
+    def state_width(self) -> int:
+        """Floats of optimizer state a row."""
         ...
-
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def state_width(self) -> int: ...
 
     @property
     def nbytes(self) -> int: ...
@@ -82,7 +77,7 @@ class TrainedRows(Protocol):
         ...
 
 
-class TrainedArray:
+class TrainedArray(TrainedRows):
     """All rows in main memory, or on a GPU.
 
     Rows are float32 or bfloat16; to the latter deltas are added with stochastic rounding, keyed by (`seed`, number of the call, id,
@@ -144,27 +139,13 @@ class TrainedArray:
         return cls(rows, torch.zeros(num_rows, state, device=where), seed=seed, pool=pool, threads=threads)
 
     @property
-    def num_rows(self) -> int:
-        return len(self.rows)
-
-    @property
-    def width(self) -> int:
-        return self.rows.shape[1]
-
-    @property
     def state_width(self) -> int:
-        """Floats of optimizer state a row."""
         return self.state.shape[1]
 
     @property
     def table(self) -> Tensor:
         """The rows themselves."""
         return self.rows
-
-    @property
-    def disk(self) -> None:
-        """All rows are in memory."""
-        return None
 
     @property
     def nbytes(self) -> int:

@@ -6,6 +6,8 @@ import gc
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -157,11 +159,11 @@ def _measured_case(
     """Everybody's time, memory and first losses, of which the losses agree."""
     makers: dict[str, Callable[[], Training]] = {}
     for precision in TYPES:
-        makers[f"ours, {precision}"] = _maker(case, on_gpu, precision, "auto")
-        makers[f"ours, {precision}, sums at every step"] = _maker(case, on_gpu, precision, "never")
+        makers[f"ours, {precision}"] = partial(_ours_kept, case, on_gpu, "auto", precision)
+        makers[f"ours, {precision}, sums at every step"] = partial(_ours_kept, case, on_gpu, "never", precision)
     if form is not None:
         for precision in TYPES:
-            makers[f"PyG, {form}, {precision}"] = _pyg_maker(case, data, on_gpu.graph.device, form, precision)
+            makers[f"PyG, {form}, {precision}"] = partial(pyg, case, data, on_gpu.graph.device, form, precision)
     by_name: dict[str, _Measured] = {}
     for name, make in makers.items():
         measured = _measure(make, nothing if name.startswith("ours") else None, repeats=setting.repeats)
@@ -188,19 +190,15 @@ def _others(measured: dict[str, _Measured], precision: Precision) -> dict[str, _
 def _fastest_gpu_form(setting: Setting, data: Dataset, device: torch.device) -> str | None:
     seconds: dict[str, float] = {}
     for form in FORMS:
-        measured = _measure(_pyg_maker(CASES[0], data, device, form, "fp32"), None, repeats=2)
+        measured = _measure(partial(pyg, CASES[0], data, device, form, "fp32"), None, repeats=2)
         if measured is not None:
             seconds[form] = measured.seconds
             setting.progress(f"{CASES[0]}: PyG, {form}, fp32: {1e3 * measured.seconds:.3f} ms, {measured.peak / 2**20:.0f} MiB")
     return min(seconds, key=lambda form: seconds[form]) if seconds else None
 
 
-def _maker(case: Case, on_gpu: Dataset, precision: Precision, keep: str) -> Callable[[], Training]:
-    return lambda: ours(case, whole(case, on_gpu, keep), precision)  # type: ignore[arg-type]
-
-
-def _pyg_maker(case: Case, data: Dataset, device: torch.device, form: str, precision: Precision) -> Callable[[], Training]:
-    return lambda: pyg(case, data, device, form, precision)
+def _ours_kept(case: Case, on_gpu: Dataset, keep: Literal["auto", "never"], precision: Precision) -> Training:
+    return ours(case, whole(case, on_gpu, keep), precision)
 
 
 def _measure(make: Callable[[], Training], nothing: int | None, *, repeats: int) -> _Measured | None:

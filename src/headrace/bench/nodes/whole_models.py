@@ -142,10 +142,6 @@ def _edges(case: Case, data: Dataset, device: torch.device) -> tuple[Tensor, Ten
     return gcn_norm(edges, None, data.num_nodes) if case.kind == "gcn" else (edges, None)
 
 
-def _edge_index(case: Case, data: Dataset, device: torch.device, precision: Precision) -> tuple[Any, Any]:
-    return _edges(case, data, device)
-
-
 def _cached_edge_index(case: Case, data: Dataset, device: torch.device, precision: Precision) -> tuple[Any, Any]:
     from torch_geometric import EdgeIndex
 
@@ -172,7 +168,7 @@ def _sparse(case: Case, data: Dataset, device: torch.device, precision: Precisio
 # The last two build messages of edges x features.
 FORMS: dict[str, Callable[[Case, Dataset, torch.device, Precision], tuple[Any, Any]]] = {
     "torch.sparse CSR": _sparse,
-    "edge_index": _edge_index,
+    "edge_index": lambda case, data, device, _: _edges(case, data, device),
     "EdgeIndex": _cached_edge_index,
 }
 

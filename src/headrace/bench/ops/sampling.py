@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 import torch
@@ -213,16 +212,10 @@ def _other_draws(setting: Setting, data: Dataset, device: torch.device, limit: f
         ours = NeighborSampler(graph, fanouts, device=device, mode="gpu", **options)  # type: ignore[arg-type]
         cpu = NeighborSampler(graph, fanouts, threads=setting.threads, device="cpu", **options)  # type: ignore[arg-type]
         check_equal(ours.sample(batches[0]), cpu.sample(batches[0]), name)
-        through(ours, batches)
-        begin = perf_counter()
-        edges = through(ours, batches)
-        took = perf_counter() - begin
-        begin = perf_counter()
-        one_by_one(cpu, batches[:5])
-        theirs = (perf_counter() - begin) * len(batches) / len(batches[:5])
-        peers = {f"ours, CPU, {setting.threads} threads": edges / theirs / 1e6}
+        rate = _rates({"ours": partial(through, ours, batches)}, 1)["ours"]
+        peers = _rates({f"ours, CPU, {setting.threads} threads": partial(one_by_one, cpu, batches[:5])}, 1)
         case = f"gpu, {name}, fanout {','.join(map(str, fanouts))}, batch {size}"
-        rows.append(Row(case, "sampled edges", "M/s", edges / took / 1e6, peers, limit / 1e6))
+        rows.append(Row(case, "sampled edges", "M/s", rate, peers, limit / 1e6))
     return rows
 
 

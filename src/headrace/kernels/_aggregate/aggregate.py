@@ -19,9 +19,10 @@ from torch import Tensor
 
 from headrace._arrays import thread_argument
 from headrace.kernels._aggregate.launch import Launch
-from headrace.kernels._aggregate.ops import aggregate_rows, sum_type
+from headrace.kernels._aggregate.ops import aggregate_rows
 from headrace.kernels._aggregate.prepared import Prepared, prepare
 from headrace.kernels._aggregate.prepared import Rows as Rows
+from headrace.kernels._aggregate.work import sum_type
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -158,12 +159,9 @@ def _factors(name: str, factors: Tensor | None, count: int, of: str, reduce: str
 
 
 def _transpose_of(indptr: Tensor, indices: Tensor, reverse: Rows | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    # On a GPU a range of a graph's rows is only known by its size: the whole graph's reverse is none of it.
     if reverse is None or (len(reverse.indptr) != len(indptr) and indptr.device.type != "cpu"):
-        return (
-            None,
-            None,
-            None,
-        )  # on a GPU a range of a graph's rows is only known by its size: the whole graph's reverse is none of it
+        return None, None, None
     if reverse.indices is indices:  # a symmetric graph is its own; if it knows where its entries came from, then out of another
         return indptr, indices, None
     return reverse.indptr, reverse.indices, reverse.permutation

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels._aggregate.launch import Launch, launch_for
-from headrace.kernels._aggregate.work import Work
+from headrace.kernels._aggregate.work import Work, row_share, sum_type
 from headrace.kernels._on_gpu import on_gpu
 
 
@@ -42,12 +42,9 @@ def forward(work: Work, launch: str = "", plan: Sequence[Tensor] = ()) -> tuple[
 
 def backward(work: Work, grad: Tensor, where: Tensor, back: Transpose, *, need_x: bool, need_weight: bool) -> tuple[Tensor, Tensor]:
     """The gradients of x and of the weights; empty where not needed."""
-    wide = torch.float64 if work.x.dtype == torch.float64 else torch.float32
+    wide = sum_type(work.x.dtype)
     grad_x, grad_weight = work.x.new_empty(0), work.x.new_empty(0, dtype=wide)
-    share = work.row_scale  # what the gradient of a row is multiplied by before anything else
-    if work.reduce == "mean":
-        each = work.indptr.diff().clamp_min(1).to(wide).reciprocal()
-        share = each if share is None else each * share
+    share = row_share(work.indptr, work.row_scale, work.reduce, wide)
     if need_x:
         grad_x = _gradient_of_x(work, grad, where, back, share)
     if need_weight:

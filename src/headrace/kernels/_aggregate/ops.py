@@ -1,8 +1,11 @@
-"""The operators behind `aggregate`: the native kernels on the CPU, Triton's on a GPU, and their gradient over the transpose."""
+"""The operators behind `aggregate`: the native kernels on the CPU, Triton's on a GPU, and their gradient over the transpose.
+
+An operator takes tensors, lists of them and numbers. The first seven of them are those of a `Work`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,55 +14,46 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace.kernels._aggregate import gpu as _gpu
-from headrace.kernels._aggregate.work import Work
+from headrace.kernels._aggregate.work import Work, row_share, sum_type
 from headrace.kernels._direct import direct
 
+_WORK, _TENSORS = 7, 10  # how many inputs are those of a `Work`, and how many come before the plans
+_INPUTS = (
+    "Tensor x, Tensor indptr, Tensor indices, Tensor? weight, Tensor? ids, Tensor? scale, Tensor? row_scale, "
+    "Tensor? t_indptr, Tensor? t_indices, Tensor? t_permutation"
+)
+_FORWARD = f"({_INPUTS}, Tensor[] plan, Tensor[] t_plan, str launch, str t_launch, str reduce, int threads) -> (Tensor, Tensor)"
+_BACKWARD = (
+    f"(Tensor grad, {_INPUTS}, Tensor[] t_plan, str t_launch, Tensor where, str reduce, bool need_x, bool need_weight, "
+    "int threads) -> (Tensor, Tensor)"
+)
 
-def sum_type(dtype: torch.dtype) -> torch.dtype:
-    """What sums of rows of a type are kept in."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
-
-def _run(
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    weight: Tensor | None,
-    ids: Tensor | None,
-    scale: Tensor | None,
-    row_scale: Tensor | None,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    t_permutation: Tensor | None,
-    plan: Sequence[Tensor],
-    t_plan: Sequence[Tensor],
-    launch: str,
-    t_launch: str,
-    reduce: str,
-    threads: int,
-) -> tuple[Tensor, Tensor]:
+def _run(*inputs: Any) -> tuple[Tensor, Tensor]:
+    plan, _, launch, _, reduce, threads = inputs[_TENSORS:]
+    x, indptr, indices, weight, ids, scale, row_scale = inputs[:_WORK]
+    x, weight = x.detach(), None if weight is None else weight.detach()
     if x.device.type != "cpu":
-        tensors = {"indptr": indptr, "indices": indices, "weight": weight, "ids": ids, "scale": scale, "row_scale": row_scale}
-        for name, tensor in tensors.items():
-            if tensor is not None and tensor.device != x.device:
+        work = Work(x, indptr, indices, weight, ids, scale, row_scale, reduce)
+        for name, tensor in vars(work).items():
+            if isinstance(tensor, Tensor) and tensor.device != x.device:
                 raise ValueError(f"{name} is on {tensor.device}, x is on {x.device}: move them to one device")
-        work = Work(x.detach(), indptr, indices, None if weight is None else weight.detach(), ids, scale, row_scale, reduce)
         return _gpu.forward(work, launch, plan)
-    rows = len(indptr) - 1
+    rows, width = len(indptr) - 1, x.shape[1]
     if rows < 0:
         raise ValueError("indptr must hold at least one element")
-    out = x.new_empty(rows, x.shape[1])
-    where = torch.empty(rows if reduce == "max" else 0, x.shape[1], dtype=torch.int32)
+    out = x.new_empty(rows, width)
+    where = torch.empty(rows if reduce == "max" else 0, width, dtype=torch.int32)
     workers = thread_count(threads or None)
     try:
         _native.aggregate(
-            x.detach(),
+            x,
             indptr,
             indices,
             out,
             reduce,
             ids=ids,
-            weight=None if weight is None else weight.detach(),
+            weight=weight,
             position=None,
             scale=scale,
             row_scale=row_scale,
@@ -69,51 +63,36 @@ def _run(
     except ValueError as error:
         message = str(error)
         if "out of range" in message:
-            message = _what_is_wrong(x, indices, ids, workers) or message
+            named = {"indices": (indices, len(x if ids is None else ids))}
+            named |= {} if ids is None else {"ids": (ids, len(x))}
+            message = what_is_wrong(named, workers) or message
         raise ValueError(message) from None
     return out, where
 
 
-def _what_is_wrong(x: Tensor, indices: Tensor, ids: Tensor | None, threads: int) -> str | None:
-    """Which index is out of range. The kernel only says that one is: it checks while it reads."""
-    named = [("indices", indices, len(x))] if ids is None else [("indices", indices, len(ids)), ("ids", ids, len(x))]
-    for name, values, bound in named:
+def what_is_wrong(indices: dict[str, tuple[Tensor, int]], threads: int) -> str | None:
+    """Which of the indices, given with their bounds, is out of range. A kernel only says that one is: it checks while it reads."""
+    for name, (values, bound) in indices.items():
         low, high = _native.id_range(values, threads)
         if len(values) and (low < 0 or high >= bound):
             return f"{name} holds values from {low} to {high}, but an index is out of range unless it is from 0 to {bound - 1}"
     return None
 
 
-_aggregate = torch.library.custom_op("headrace::aggregate", _run, mutates_args=())
+_aggregate = torch.library.custom_op("headrace::aggregate", _run, mutates_args=(), schema=_FORWARD)
 
 
 @_aggregate.register_fake
-def _(x, indptr, indices, weight, ids, scale, row_scale, t_indptr, t_indices, t_permutation, plan, t_plan, launch, t_launch, reduce, threads):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
-    rows = indptr.shape[0] - 1
+def _(x, indptr, *inputs):  # type: ignore[no-untyped-def]
+    rows, reduce = indptr.shape[0] - 1, inputs[-2]
     return x.new_empty(rows, x.shape[1]), x.new_empty(rows if reduce == "max" else 0, x.shape[1], dtype=torch.int32)
 
 
-def _run_backward(
-    grad: Tensor,
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    weight: Tensor | None,
-    ids: Tensor | None,
-    scale: Tensor | None,
-    row_scale: Tensor | None,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    t_permutation: Tensor | None,
-    t_plan: Sequence[Tensor],
-    t_launch: str,
-    where: Tensor,
-    reduce: str,
-    need_x: bool,
-    need_weight: bool,
-    threads: int,
-) -> tuple[Tensor, Tensor]:
-    columns = x.shape[0] if ids is None else ids.shape[0]
+def _run_backward(grad: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    t_plan, t_launch, where, reduce, need_x, need_weight, threads = inputs[_TENSORS:]
+    t_indptr, t_indices, t_permutation = inputs[_WORK:_TENSORS]
+    x, indptr, indices, weight, ids, scale, row_scale = inputs[:_WORK]
+    columns = len(x if ids is None else ids)
     positions = weight is not None or reduce == "max"  # whether the transpose must know where its entries came from
     if t_indptr is None or t_indices is None or len(t_indptr) != columns + 1 or (positions and t_permutation is None):
         t_indptr = t_indices = t_permutation = None
@@ -171,24 +150,14 @@ def _run_backward(
     return grad_x, grad_weight
 
 
-def row_share(indptr: Tensor, row_scale: Tensor | None, reduce: str, wide: torch.dtype) -> Tensor | None:
-    """What the gradient of each row is multiplied by before anything else: row_scale, over the entries for a mean.  # -> [rows]"""
-    if reduce != "mean":
-        return row_scale
-    share = indptr.diff().clamp_min(1).to(wide).reciprocal()
-    return share if row_scale is None else share * row_scale
-
-
-_aggregate_backward = torch.library.custom_op("headrace::aggregate_backward", _run_backward, mutates_args=())
+_aggregate_backward = torch.library.custom_op("headrace::aggregate_backward", _run_backward, mutates_args=(), schema=_BACKWARD)
 
 
 @_aggregate_backward.register_fake
-def _(grad, x, indptr, indices, weight, ids, scale, row_scale, t_indptr, t_indices, t_permutation, t_plan, t_launch, where, reduce, need_x, need_weight, threads):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _(grad, x, indptr, indices, *inputs):  # type: ignore[no-untyped-def]
+    need_x, need_weight = inputs[-3:-1]
     grad_x = torch.empty_like(x) if need_x else x.new_empty(0)
     return grad_x, x.new_empty(indices.shape[0] if need_weight else 0, dtype=sum_type(x.dtype))
-
-
-_TENSORS = 10  # how many inputs come before the plans
 
 
 def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
@@ -207,28 +176,11 @@ def _gradient(run: Callable[..., Any], *, lists: bool) -> Callable[..., Any]:
         saved = [t if t is None else t.detach() for t in ctx.saved_tensors]
         where, t_plan = saved[_TENSORS], saved[_TENSORS + 1 :]
         need_x, need_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
-        grad_x, grad_weight = run(
-            grad.detach().contiguous(),
-            *saved[:_TENSORS],
-            t_plan,
-            ctx.t_launch,
-            where,
-            ctx.reduce,
-            need_x,
-            need_weight,
-            ctx.threads,
-        )
+        how = t_plan, ctx.t_launch, where, ctx.reduce, need_x, need_weight, ctx.threads
+        grad_x, grad_weight = run(grad.detach().contiguous(), *saved[:_TENSORS], *how)
         plans = ([None] * ctx.plans[0], [None] * ctx.plans[1]) if lists else (None, None)
-        factors_and_transpose = [None] * (_TENSORS - 4)
-        return (
-            grad_x if need_x else None,
-            None,
-            None,
-            grad_weight if need_weight else None,
-            *factors_and_transpose,
-            *plans,
-            *[None] * 4,
-        )
+        of_weight = grad_weight if need_weight else None
+        return (grad_x if need_x else None, None, None, of_weight, *[None] * (_TENSORS - 4), *plans, *[None] * 4)
 
     return backward
 

@@ -5,13 +5,12 @@ A program takes a run of entries, whichever rows they belong to: a hub is as man
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.kernels._aggregate.triton_sum import on
-from headrace.kernels._aggregate.work import Work
+from headrace.kernels._aggregate.work import Work, sum_type
+from headrace.kernels._on_gpu import launching
 
 _ENTRIES = 16
 
@@ -76,11 +75,11 @@ def entry_dots(work: Work, grad: Tensor, owners: Tensor, taken: Tensor | None) -
     `owners` is the row of each entry; one outside of the rows gets 0.
     """
     x, count = work.x, len(work.indices)
-    out = x.new_empty(count, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    out = x.new_empty(count, dtype=sum_type(x.dtype))
     if count == 0:
         return out
     columns = min(max(triton.next_power_of_2(x.shape[1]), 16), 128)
-    with on(x.device):
+    with launching(x.device):
         dots_kernel[(triton.cdiv(count, _ENTRIES),)](
             grad,
             x,

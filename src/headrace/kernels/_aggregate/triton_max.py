@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.kernels._aggregate.launch import Launch
-from headrace.kernels._aggregate.triton_sum import on
-from headrace.kernels._aggregate.work import Work
+from headrace.kernels._aggregate.work import Work, sum_type
+from headrace.kernels._on_gpu import launching
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -122,12 +122,12 @@ def max_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> tuple
     split = launch.variant == "split" and len(plan[0]) > 0
     if split:
         heavy, firsts, begins, ends = plan
-        parts = out.new_empty(len(begins), x.shape[1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+        parts = out.new_empty(len(begins), x.shape[1], dtype=sum_type(x.dtype))
         slots = where.new_empty(parts.shape)
         _launch(work, begins, ends, parts, slots, launch)
     _launch(work, work.indptr[:-1], work.indptr[1:], out, where, launch, limit=launch.group if split else -1)
     if split:
-        with on(x.device):
+        with launching(x.device):
             largest_group_kernel[len(heavy), triton.cdiv(x.shape[1], launch.columns)](
                 parts, slots, heavy, firsts, out, where, group=launch.group, width=x.shape[1], columns=launch.columns, num_warps=1
             )
@@ -136,7 +136,7 @@ def max_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> tuple
 
 def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, where: Tensor, launch: Launch, *, limit: int = -1) -> None:
     x = work.x
-    with on(x.device):
+    with launching(x.device):
         max_kernel[len(begins), triton.cdiv(x.shape[1], launch.columns)](
             x,
             begins,

@@ -9,16 +9,15 @@ order of the additions depends on the launch alone: always the same bits.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from headrace.kernels._aggregate.launch import Launch
-from headrace.kernels._aggregate.work import Work
+from headrace.kernels._aggregate.work import Work, sum_type
+from headrace.kernels._on_gpu import launching
 
 
 @triton.jit(do_not_specialize=["sources", "rows_of_x", "count", "limit"])  # type: ignore[untyped-decorator]
@@ -144,12 +143,12 @@ def sum_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...] = ()) -> Tenso
     split = launch.variant == "split" and len(plan[0]) > 0
     if split:
         heavy, firsts, begins, ends = plan
-        parts = out.new_empty(len(begins), out.shape[1], dtype=torch.float64 if out.dtype == torch.float64 else torch.float32)
+        parts = out.new_empty(len(begins), out.shape[1], dtype=sum_type(out.dtype))
         groups = replace(launch, rows=1, entries=max(launch.entries, 8))  # they are long, and one is enough for a program
         _launch(replace(work, row_scale=None, reduce="sum"), begins, ends, parts, groups)
     _launch(work, work.indptr[:-1], work.indptr[1:], out, launch, limit=launch.group if split else -1)
     if split:
-        with on(out.device):
+        with launching(out.device):
             add_groups_kernel[len(heavy), triton.cdiv(out.shape[1], launch.columns)](
                 parts,
                 heavy,
@@ -172,7 +171,7 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
     x, count, width = work.x, len(begins), work.x.shape[1]
     rows = launch.rows
     plain = work.weight is None and work.ids is None and work.taken is None
-    with on(x.device):
+    with launching(x.device):
         sum_kernel[triton.cdiv(count, rows), triton.cdiv(width, launch.columns)](
             x,
             begins,
@@ -204,8 +203,3 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
             stages=launch.stages if plain else 1,  # a pipeline of all that is read besides is more code than gain
             num_warps=launch.warps,
         )
-
-
-def on(device: torch.device) -> AbstractContextManager[object]:
-    """The device of the tensors, for a launch goes to the current one."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

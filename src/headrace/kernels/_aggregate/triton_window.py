@@ -14,29 +14,16 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.kernels._aggregate.launch import Launch
-from headrace.kernels._aggregate.triton_sum import on
 from headrace.kernels._aggregate.work import Work
+from headrace.kernels._on_gpu import launching
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _tile(  # type: ignore[no-untyped-def]
-    x,
-    neighbors,
-    bits,
-    ids,
-    scale,
-    first,
-    end,
-    column,
-    sources,
-    rows_of_x,
-    by_id: tl.constexpr,
-    scaled: tl.constexpr,
-    width: tl.constexpr,
-    window: tl.constexpr,
-    entries: tl.constexpr,
+    read, first, end, column, by_id: tl.constexpr, scaled: tl.constexpr, window: tl.constexpr, entries: tl.constexpr
 ):
-    """Which rows of the window have the next neighbors, as ones, and the neighbors' rows."""
+    """Which rows of the window have the next neighbors, as ones, and the neighbors' rows. `read`: what of (see the kernel)."""
+    x, rows_of_x, width, neighbors, bits, sources, ids, scale = read
     entry = first + tl.arange(0, entries)
     valid = entry < end
     source = tl.load(neighbors + entry, mask=valid, other=-1).to(tl.int64)
@@ -83,19 +70,16 @@ def window_kernel(  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     inside = column < width
     begin, end = tl.load(begins + number), tl.load(begins + number + 1)
+    read = x, rows_of_x, width, neighbors, bits, sources, ids, scale
     total = tl.zeros([window, columns], dtype=tl.float32)
     for first in tl.range(begin, end, entries, num_stages=stages):
-        ones, value = _tile(
-            x, neighbors, bits, ids, scale, first, end, column, sources, rows_of_x, by_id, scaled, width, window, entries
-        )
+        ones, value = _tile(read, first, end, column, by_id, scaled, window, entries)
         total = tl.dot(ones, value, total, input_precision="ieee")
     infinity = float("inf")
     if tl.max(tl.max(tl.where(tl.abs(total) < infinity, 0, 1), axis=1), axis=0) > 0:
         total = tl.zeros([window, columns], dtype=tl.float32)
         for first in range(begin, end, entries):
-            ones, value = _tile(
-                x, neighbors, bits, ids, scale, first, end, column, sources, rows_of_x, by_id, scaled, width, window, entries
-            )
+            ones, value = _tile(read, first, end, column, by_id, scaled, window, entries)
             total = tl.dot(ones, tl.where(tl.abs(value) < infinity, value, 0.0).to(value.dtype), total, input_precision="ieee")
             up = tl.dot(ones, (value == infinity).to(value.dtype), input_precision="ieee") > 0
             down = tl.dot(ones, (value == -infinity).to(value.dtype), input_precision="ieee") > 0
@@ -119,7 +103,7 @@ def window_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...]) -> Tensor:
     if out.numel() == 0:
         return out
     begins, neighbors, bits = plan
-    with on(x.device):
+    with launching(x.device):
         window_kernel[len(begins) - 1, triton.cdiv(x.shape[1], launch.columns)](
             x,
             work.indptr,

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums and scores of rows of this type are kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def row_share(indptr: Tensor, row_scale: Tensor | None, reduce: str, wide: torch.dtype) -> Tensor | None:
+    """What the gradient of each row is multiplied by before anything else: row_scale, over the entries for a mean.  # -> [rows]"""
+    if reduce != "mean":
+        return row_scale
+    share = indptr.diff().clamp_min(1).to(wide).reciprocal()
+    return share if row_scale is None else share * row_scale
 
 
 @dataclass(frozen=True, eq=False)

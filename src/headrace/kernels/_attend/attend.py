@@ -20,8 +20,8 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_argument
 from headrace.kernels._aggregate.aggregate import Rows
+from headrace.kernels._aggregate.work import sum_type
 from headrace.kernels._attend import ops as _attend_ops
-from headrace.kernels._attend.scores import sum_type
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -54,19 +54,9 @@ def attend(
     _check_shape("source", source, (x.shape[0], heads), "[rows of x, heads]")
     _check_shape("target", target, (rows, heads), "[rows of indptr, heads]")
     wide = sum_type(x.dtype)
-    return _attend_ops.attend(
-        x.contiguous(),
-        indptr.contiguous(),
-        indices.contiguous(),
-        source.to(wide).contiguous(),
-        target.to(wide).contiguous(),
-        *_transposed(reverse, indices),
-        slope,
-        self_loops,
-        dropout,
-        seed,
-        thread_argument(threads),
-    )[0]
+    tensors = [tensor.contiguous() for tensor in (x, indptr, indices, source.to(wide), target.to(wide))]
+    how = slope, self_loops, dropout, seed, thread_argument(threads)
+    return _attend_ops.attend(*tensors, *_transposed(reverse, indices), *how)[0]
 
 
 def attend_pairs(
@@ -92,19 +82,10 @@ def attend_pairs(
     rows, heads, channels = indptr.shape[0] - 1, x.shape[1], x.shape[2]
     _check_shape("target", target, (rows, heads, channels), "[rows of indptr, heads, channels]")
     _check_shape("attention", attention, (heads, channels), "[heads, channels]")
-    return _attend_ops.attend_pairs(
-        x.contiguous(),
-        indptr.contiguous(),
-        indices.contiguous(),
-        target.to(x.dtype).contiguous(),
-        attention.to(sum_type(x.dtype)).contiguous(),
-        *_transposed(reverse, indices),
-        slope,
-        self_loops,
-        dropout,
-        seed,
-        thread_argument(threads),
-    )[0]
+    parts = target.to(x.dtype), attention.to(sum_type(x.dtype))
+    tensors = [tensor.contiguous() for tensor in (x, indptr, indices, *parts)]
+    how = slope, self_loops, dropout, seed, thread_argument(threads)
+    return _attend_ops.attend_pairs(*tensors, *_transposed(reverse, indices), *how)[0]
 
 
 def attend_reference(

@@ -14,95 +14,59 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace.kernels._aggregate.ops import what_is_wrong
+from headrace.kernels._aggregate.work import sum_type
 from headrace.kernels._attend import gpu as _attend_gpu
-from headrace.kernels._attend.scores import Scores, sum_type
+from headrace.kernels._attend.scores import Scores
 from headrace.kernels._direct import direct
 
+_INPUTS = (
+    "Tensor x, Tensor indptr, Tensor indices, Tensor fourth, Tensor fifth, Tensor? t_indptr, Tensor? t_indices, "
+    "Tensor? t_permutation, float slope, bool self_loops, float dropout, int seed, int threads"
+)
+_FORWARD = f"({_INPUTS}) -> (Tensor, Tensor)"
+_BACKWARD = (
+    f"(Tensor grad, Tensor out, Tensor peak, {_INPUTS}, bool need_x, bool need_fourth, bool need_fifth) -> (Tensor, Tensor, Tensor)"
+)
 Runs = tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor, Tensor]]]
 
 
 def _runs(fourth_name: str, fifth_name: str) -> Runs:
     """What an op calls, forwards and backwards, whose `fourth` and `fifth` are these fields of `Scores`."""
 
-    def run(
-        x: Tensor,
-        indptr: Tensor,
-        indices: Tensor,
-        fourth: Tensor,
-        fifth: Tensor,
-        t_indptr: Tensor | None,
-        t_indices: Tensor | None,
-        t_permutation: Tensor | None,
-        slope: float,
-        self_loops: bool,
-        dropout: float,
-        seed: int,
-        threads: int,
-    ) -> tuple[Tensor, Tensor]:
+    def scored(fourth: Tensor, fifth: Tensor, numbers: tuple[Any, ...]) -> Scores:
+        parts: dict[str, Any] = {fourth_name: fourth.detach(), fifth_name: fifth.detach()}
+        return Scores(**parts, **dict(zip(("slope", "self_loops", "dropout", "seed"), numbers, strict=True)))
+
+    def run(x: Tensor, indptr: Tensor, indices: Tensor, fourth: Tensor, fifth: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
         """The output, and per row and head the largest score and 1 / the sum of exp(score - largest).
 
         Two numbers and not their log-sum-exp: fp32 would lose the digits of small differences between large scores.
         """
-        parts: dict[str, Any] = {fourth_name: fourth.detach(), fifth_name: fifth.detach()}
-        scores = Scores(**parts, slope=slope, self_loops=self_loops, dropout=dropout, seed=seed)
-        return _forward(x, indptr, indices, scores, threads)
+        return _forward(x, indptr, indices, scored(fourth, fifth, inputs[3:-1]), inputs[-1])
 
-    def run_backward(
-        grad: Tensor,
-        out: Tensor,
-        peak: Tensor,
-        x: Tensor,
-        indptr: Tensor,
-        indices: Tensor,
-        fourth: Tensor,
-        fifth: Tensor,
-        t_indptr: Tensor | None,
-        t_indices: Tensor | None,
-        t_permutation: Tensor | None,
-        slope: float,
-        self_loops: bool,
-        dropout: float,
-        seed: int,
-        threads: int,
-        need_x: bool,
-        need_fourth: bool,
-        need_fifth: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def run_backward(grad: Tensor, out: Tensor, peak: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of x, fourth and fifth. One that is not needed is an empty tensor: an op returns tensors."""
-        parts: dict[str, Any] = {fourth_name: fourth, fifth_name: fifth}
-        scores = Scores(**parts, slope=slope, self_loops=self_loops, dropout=dropout, seed=seed)
-        grads = _like(x, need_x), _like(fourth, need_fourth), _like(fifth, need_fifth)
-        wanted = dict.fromkeys(("grad_x", "grad_source", "grad_target", "grad_attention"))
-        for name, gradient, needed in zip(("x", *parts), grads, (need_x, need_fourth, need_fifth), strict=True):
+        x, indptr, indices, fourth, fifth = inputs[:5]
+        transpose, numbers, threads, needs = inputs[5:8], inputs[8:-4], inputs[-4], inputs[-3:]
+        scores = scored(fourth, fifth, numbers)
+        grads = _like(x, needs[0]), _like(fourth, needs[1]), _like(fifth, needs[2])
+        wanted: dict[str, Any] = dict.fromkeys(("grad_x", "grad_source", "grad_target", "grad_attention"))
+        for name, gradient, needed in zip(("x", fourth_name, fifth_name), grads, needs, strict=True):
             wanted[f"grad_{name}"] = gradient if needed else None
-        _backward(grad, out, peak, x, indptr, indices, (t_indptr, t_indices, t_permutation), scores, threads, wanted)
+        if x.device.type != "cpu":
+            _attend_gpu.backward(grad, peak, x, indptr, indices, transpose, scores, **wanted)
+            return grads
+        threads = thread_count(threads or None)
+        if wanted["grad_x"] is None and wanted["grad_source"] is None:
+            transpose = None, None, None
+        elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:
+            transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)
+        reverse: dict[str, Any] = dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
+        _native.attend_gradient(grad, out, peak, x, indptr, indices, **wanted, **reverse, **_options(scores), threads=threads)
         return grads
 
     return run, run_backward
-
-
-def _backward(
-    grad: Tensor,
-    out: Tensor,
-    peak: Tensor,
-    x: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    transpose: _attend_gpu.Transpose,
-    scores: Scores,
-    threads: int,
-    wanted: dict[str, Any],
-) -> None:
-    if x.device.type != "cpu":
-        _attend_gpu.backward(grad, peak, x, indptr, indices, transpose, scores, **wanted)
-        return
-    threads = thread_count(threads or None)
-    if wanted["grad_x"] is None and wanted["grad_source"] is None:
-        transpose = None, None, None
-    elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:  # type: ignore[arg-type]
-        transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)  # type: ignore[assignment]
-    reverse: dict[str, Any] = dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
-    _native.attend_gradient(grad, out, peak, x, indptr, indices, **wanted, **reverse, **_options(scores), threads=threads)
 
 
 def _options(scores: Scores) -> dict[str, Any]:
@@ -127,12 +91,8 @@ def _forward(x: Tensor, indptr: Tensor, indices: Tensor, scores: Scores, threads
         _native.attend(x.detach(), indptr, indices, out, peak, **_options(scores), threads=threads)
     except ValueError as error:
         message = str(error)
-        if "out of range" in message and len(indices):  # the kernel only says that one is: it checks while it reads
-            low, high = _native.id_range(indices, threads)
-            if low < 0 or high >= len(x):
-                message = (
-                    f"indices holds values from {low} to {high}, but an index is out of range unless it is from 0 to {len(x) - 1}"
-                )
+        if "out of range" in message:
+            message = what_is_wrong({"indices": (indices, len(x))}, threads) or message
         raise ValueError(message) from None
     return out, peak
 
@@ -170,8 +130,8 @@ def _gradient(backward: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callabl
 
 def _registered(name: str, fourth: str, fifth: str) -> Callable[..., tuple[Tensor, Tensor]]:
     run, run_backward = _runs(fourth, fifth)
-    op = torch.library.custom_op(f"headrace::{name}", run, mutates_args=())
-    backward_op = torch.library.custom_op(f"headrace::{name}_backward", run_backward, mutates_args=())
+    op = torch.library.custom_op(f"headrace::{name}", run, mutates_args=(), schema=_FORWARD)
+    backward_op = torch.library.custom_op(f"headrace::{name}_backward", run_backward, mutates_args=(), schema=_BACKWARD)
     op.register_fake(_fake_forward)
     backward_op.register_fake(_fake_backward)
     op.register_autograd(_gradient(backward_op), setup_context=_remember)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import signed
-from headrace.kernels._attend.scores import Scores, sum_type
+from headrace.kernels._aggregate.work import sum_type
+from headrace.kernels._attend.scores import Scores
 from headrace.kernels._triton_random import key_of_seed
 
 _ATTEND = tl.constexpr(int(_native.Purpose.attend))
@@ -84,6 +85,14 @@ def entries(indices, at, last, end, row, own_rows, lanes: tl.constexpr):  # type
     own = entry == end
     valid = valid & (own | (column != row) | (row >= own_rows))
     return entry, tl.where(own, row, column), valid
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def far_rows(rows, begin, within, valid, real, number: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The channels of a tile of rows, which begin at `begin`.  # [lanes] -> [lanes, heads, channels]"""
+    return tl.load(rows + begin[:, None, None] + within[None, :, :], mask=valid[:, None, None] & real[None, :, :], other=0.0).to(
+        number
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -10,12 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.kernels._attend.scores import Scores, sum_type
+from headrace.kernels._aggregate.work import sum_type
+from headrace.kernels._attend.scores import Scores
 from headrace.kernels._attend.triton_entries import (
     GROUP,
     Tile,
     entries,
     factors,
+    far_rows,
     head_tile,
     leaky,
     positions,
@@ -87,33 +89,27 @@ def attend_kernel(  # type: ignore[no-untyped-def]
             far = tl.load(
                 begin[:, None, None] + 2 * heads + within[None, :, :], mask=valid[:, :, None] & real[None, :, :], other=0.0
             )
-            after = tl.maximum(most, score)
-            base = tl.where(after == float("-inf"), 0.0, after)
-            shrink, power = tl.exp(most - base), tl.exp(score - base)
-            total = total * shrink + power * many
-            sums = sums * shrink[:, :, None] + power[:, :, None] * far
-            most = after
         else:
             entry, column, valid = entries(indices, at, last, end, row, own_rows, lanes)
-            begin = column * (heads * channels)
-            far = tl.load(
-                x + begin[:, None, None] + within[None, :, :], mask=valid[:, None, None] & real[None, :, :], other=0.0
-            ).to(number)
+            far = far_rows(x, column * (heads * channels), within, valid, real, number)
             named = valid[:, None] & real_head[None, :]
             if pairs:
                 score = tl.sum(leaky(far + own_row, slope) * by, axis=2)
             else:
                 score = leaky(tl.load(source + column[:, None] * heads + head[None, :], mask=named, other=0.0) + own_part, slope)
             score = tl.where(named, score, float("-inf"))
-            after = tl.maximum(most, score)
-            base = tl.where(after == float("-inf"), 0.0, after)  # a lane that has met nothing yet
-            shrink, power = tl.exp(most - base), tl.exp(score - base)
+        after = tl.maximum(most, score)
+        base = tl.where(after == float("-inf"), 0.0, after)  # a lane that has met nothing yet
+        shrink, power = tl.exp(most - base), tl.exp(score - base)
+        if combine:
+            total = total * shrink + power * many
+        else:
             total = total * shrink + power
-            most = after
-            if drops:
-                position = positions(indices, entry, valid, end, row, count, False)
-                power *= factors(key, position, first_head, dropped, kept, head_block, wide)
-            sums = sums * shrink[:, :, None] + power[:, :, None] * far
+        most = after
+        if drops and not combine:
+            position = positions(indices, entry, valid, end, row, count, False)
+            power *= factors(key, position, first_head, dropped, kept, head_block, wide)
+        sums = sums * shrink[:, :, None] + power[:, :, None] * far
 
     largest = tl.max(most, axis=0)
     base = tl.where(largest == float("-inf"), 0.0, largest)

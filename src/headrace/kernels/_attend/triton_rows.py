@@ -18,6 +18,7 @@ from headrace.kernels._attend.triton_entries import (
     Tile,
     entries,
     factors,
+    far_rows,
     gradient_tile,
     head_tile,
     leaky,
@@ -116,11 +117,8 @@ def rows_kernel(  # type: ignore[no-untyped-def]
                 with_d += tl.load(begin + 2 * heads, mask=valid, other=0.0)
         else:
             entry, column, valid = entries(indices, at, last, end, row, own_rows, lanes)
-            begin = column * (heads * channels)
             named = valid[:, None] & real_head[None, :]
-            far = tl.load(
-                x + begin[:, None, None] + within[None, :, :], mask=valid[:, None, None] & real[None, :, :], other=0.0
-            ).to(number)
+            far = far_rows(x, column * (heads * channels), within, valid, real, number)
             if pairs:
                 pair = far + own_row
                 score = tl.sum(leaky(pair, slope) * by[None, :, :], axis=2)

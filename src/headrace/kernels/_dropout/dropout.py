@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace._arrays import thread_argument, thread_count
+from headrace.kernels._aggregate.work import sum_type
 from headrace.kernels._direct import direct
 from headrace.kernels._on_gpu import on_gpu
 
@@ -42,7 +43,7 @@ def dropout_reference(x: Tensor, rate: float, *, relu: bool = False, seed: int =
     x = torch.relu(x) if relu else x
     if rate == 0:
         return x
-    dropped, wide = _dropped(rate), torch.float64 if x.dtype == torch.float64 else torch.float32
+    dropped, wide = _dropped(rate), sum_type(x.dtype)
     scaled = x.to(wide) * (_BITS / max(_BITS - dropped, 1))  # rounded once, at the end
     return torch.where(_kept(x, dropped, seed), scaled, 0).to(x.dtype)
 

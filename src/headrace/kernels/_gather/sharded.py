@@ -81,21 +81,11 @@ def gather_sharded(
     check_apart(out, ids=ids, hits=hits)
     if check:
         check_ids(ids, table.num_rows)
-    on_gpu("_gather.triton_gather").gather_sharded_rows(
-        table.location,
-        table.begins,
-        table.bases,
-        ids,
-        out,
-        row_bytes=row_bytes,
-        stride=table.stride,
-        base_alignment=table.base_alignment,
-        row_bits=table.row_bits,
-        num_rows=table.num_rows,
-        hits=hits,
-        order=_as_they_lie(table, ids) if sort else None,
-        programs=programs,
-    )
+    order = None
+    if sort:  # by where rows are; ids that are out of range anywhere
+        places = ids if table.location is None else table.location[ids.clamp(0, table.num_rows - 1)]
+        order = places.sort().indices
+    on_gpu("_gather.triton_gather").gather_sharded_rows(table, ids, out, row_bytes, hits=hits, order=order, programs=programs)
     return out
 
 
@@ -106,22 +96,7 @@ def add_sharded(table: ShardTable, ids: Tensor, delta: Tensor) -> None:
     _ready(table, ids, delta, "delta")
     if table.stride % delta.element_size() or table.base_alignment % delta.element_size():
         raise ValueError(f"rows of {delta.dtype} must begin at multiples of its size; the stride is {table.stride} bytes")
-    on_gpu("_gather.triton_gather").add_sharded_rows(
-        table.location,
-        table.begins,
-        table.bases,
-        ids,
-        delta.reshape(len(delta), delta.shape[1:].numel()),
-        stride=table.stride,
-        row_bits=table.row_bits,
-        num_rows=table.num_rows,
-    )
-
-
-def _as_they_lie(table: ShardTable, ids: Tensor) -> Tensor:
-    """The places of the ids in order of where their rows are; those out of range anywhere."""
-    where = ids if table.location is None else table.location[ids.clamp(0, table.num_rows - 1)]
-    return where.sort().indices
+    on_gpu("_gather.triton_gather").add_sharded_rows(table, ids, delta.reshape(len(delta), delta.shape[1:].numel()))
 
 
 def gather_sharded_reference(shards: Sequence[Tensor], shard: Tensor, row: Tensor, ids: Tensor, *, out: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ tail of a row, and every thread has several reads under way that depend on nothi
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import gcd
 
@@ -15,6 +14,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from headrace.kernels._gather.sharded import ShardTable
+from headrace.kernels._on_gpu import launching
 
 _UNITS = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 _LINE = 128  # bytes that memory and the bus move at once
@@ -182,7 +184,7 @@ def gather_rows(x: Tensor, ids: Tensor, out: Tensor, row_bytes: int) -> None:
     if count == 0 or row_bytes == 0 or len(x) == 0:
         return
     cut = Cut.of(row_bytes, *_alignment(x), *_alignment(out))
-    with _on(x.device):
+    with launching(x.device):
         _gather_kernel[cut.grid(count)](
             _units(x, cut.unit),
             ids,
@@ -198,20 +200,7 @@ def gather_rows(x: Tensor, ids: Tensor, out: Tensor, row_bytes: int) -> None:
 
 
 def gather_sharded_rows(
-    location: Tensor | None,
-    begins: Tensor | None,
-    bases: Tensor,
-    ids: Tensor,
-    out: Tensor,
-    *,
-    row_bytes: int,
-    stride: int,
-    base_alignment: int,
-    row_bits: int,
-    num_rows: int,
-    hits: Tensor | None,
-    order: Tensor | None = None,
-    programs: int | None = None,
+    table: ShardTable, ids: Tensor, out: Tensor, row_bytes: int, *, hits: Tensor | None, order: Tensor | None, programs: int | None
 ) -> None:
     """out[i] = the row of ids[i], wherever it lies; rows that lie in no shard are left as they are.
 
@@ -220,27 +209,23 @@ def gather_sharded_rows(
     count = len(ids)
     if count == 0 or row_bytes == 0:
         return
-    cut = Cut.of(row_bytes, stride, base_alignment, on_lines=True)
-    aligned = Cut.of(row_bytes, stride, base_alignment, *_alignment(out), on_lines=True)
+    cut = Cut.of(row_bytes, table.stride, table.base_alignment, on_lines=True)
+    aligned = Cut.of(row_bytes, table.stride, table.base_alignment, *_alignment(out), on_lines=True)
     cut = aligned if aligned.per_chunk * aligned.unit < cut.per_chunk * cut.unit else cut
     most = cut.grid(count)[0]
-    with _on(out.device):
-        _gather_sharded_kernel[(most if programs is None else min(programs, most),)](
-            bases if location is None else location,
-            bases if begins is None else begins,
-            bases,
+    programs = most if programs is None else min(programs, most)
+    with launching(out.device):
+        _gather_sharded_kernel[(programs,)](
+            *_places(table),
             ids,
             ids if order is None else order,
             _units(out, cut.unit),
-            bases if hits is None else hits,
-            num_rows,
+            table.bases if hits is None else hits,
+            table.num_rows,
             count,
             most,
-            most if programs is None else min(programs, most),
-            by_table=location is not None,
-            row_bits=row_bits,
-            shards=len(bases),
-            stride=stride,
+            programs,
+            **_how_found(table),
             ordered=order is not None,
             counted=hits is not None,
             unit_bytes=cut.unit,
@@ -253,40 +238,36 @@ def gather_sharded_rows(
         )
 
 
-def add_sharded_rows(
-    location: Tensor | None,
-    begins: Tensor | None,
-    bases: Tensor,
-    ids: Tensor,
-    delta: Tensor,
-    *,
-    stride: int,
-    row_bits: int,
-    num_rows: int,
-) -> None:
+def add_sharded_rows(table: ShardTable, ids: Tensor, delta: Tensor) -> None:
     """Add delta[i] to the row of ids[i], no id twice; rows that lie in no shard are left as they are."""
     count, width = len(ids), delta.shape[1]
     if count == 0 or width == 0:
         return
     block = _WARPS * 32 * 8
-    with _on(delta.device):
+    with launching(delta.device):
         _add_sharded_kernel[(-(-count * width // block),)](
-            bases if location is None else location,
-            bases if begins is None else begins,
-            bases,
+            *_places(table),
             ids,
             delta,
-            num_rows,
+            table.num_rows,
             count,
-            by_table=location is not None,
-            row_bits=row_bits,
-            shards=len(bases),
-            stride=stride,
+            **_how_found(table),
             half=delta.dtype in (torch.float16, torch.bfloat16),
             width=width,
             block=block,
             num_warps=_WARPS,
         )
+
+
+def _places(table: ShardTable) -> tuple[Tensor, Tensor, Tensor]:
+    """Location, begins and bases: what `find` reads."""
+    bases = table.bases
+    return bases if table.location is None else table.location, bases if table.begins is None else table.begins, bases
+
+
+def _how_found(table: ShardTable) -> dict[str, int]:
+    by_table = table.location is not None
+    return {"by_table": by_table, "row_bits": table.row_bits, "shards": len(table.bases), "stride": table.stride}
 
 
 def _alignment(t: Tensor) -> tuple[int, int]:
@@ -295,7 +276,3 @@ def _alignment(t: Tensor) -> tuple[int, int]:
 
 def _units(t: Tensor, unit: int) -> Tensor:
     return t.detach().view(-1).view(torch.uint8).view(_UNITS[unit])
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -39,11 +39,11 @@ def minus_log(word):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _entry_words(key, word, node, first, rows: tl.constexpr, width: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Words of entries `first` and behind it: four to a block.  # -> [rows, width]"""
-    block = first // 4 + tl.arange(0, width // 4).to(tl.int64)[None, :]
+def _entry_words(key, word, node, first, live):  # type: ignore[no-untyped-def]
+    """Words of entries `first` and behind it, as many as are `live` or not: four to a block.  # -> [rows, width]"""
+    block = first // 4 + tl.arange(0, live.shape[1] // 4).to(tl.int64)[None, :]
     w0, w1, w2, w3 = words_of(key, block, node, word)
-    return tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [rows, width])
+    return tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), live.shape)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -60,30 +60,18 @@ def _neighbor_words(key, word, batch, dependency, neighbor, depends: tl.constexp
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def keys_of(  # type: ignore[no-untyped-def]
-    key,
-    word,
-    batch,
-    dependency,
-    node,
-    start,
-    first,
-    live,
-    neighbors,
-    weight,
-    labor: tl.constexpr,
-    depends: tl.constexpr,
-    weighted: tl.constexpr,
-    rows: tl.constexpr,
-    width: tl.constexpr,
-):
-    """Keys of entries `first` .. `first` + `width` of rows.  # [rows, 1] -> [rows, width], uint32"""
-    entry = start + first + tl.arange(0, width).to(tl.int64)[None, :]
+def keys_of(ranked, first, live, labor: tl.constexpr, depends: tl.constexpr, weighted: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Keys of entries `first` and behind it of rows, for those that are `live`.  # [rows, 1] -> [rows, width], uint32
+
+    ranked: (Philox key, last word of the counters, batch, dependency, node, start, neighbors, weight).
+    """
+    key, word, batch, dependency, node, start, neighbors, weight = ranked
+    entry = start + first + tl.arange(0, live.shape[1]).to(tl.int64)[None, :]
     if labor:
         neighbor = tl.load(neighbors + entry, mask=live, other=0).to(tl.int64)
         words = _neighbor_words(key, word, batch, dependency, neighbor, depends)
     else:
-        words = _entry_words(key, word, node, first, rows, width)
+        words = _entry_words(key, word, node, first, live)
     if weighted:
         number = tl.math.div_rn(minus_log(words), tl.load(weight + entry, mask=live, other=1.0))
         words = number.to(tl.uint32, bitcast=True)  # not negative: the bits are in the numbers' order

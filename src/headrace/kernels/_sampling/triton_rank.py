@@ -41,15 +41,8 @@ def _lowest(keys, live, take, choice):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _next_digit(  # type: ignore[no-untyped-def]
-    key,
-    word,
-    batch,
-    dependency,
-    node,
-    start,
+    ranked,
     degree,
-    neighbors,
-    weight,
     limit,
     left,
     shift: tl.constexpr,
@@ -63,9 +56,7 @@ def _next_digit(  # type: ignore[no-untyped-def]
     offset = tl.arange(0, chunk).to(tl.int64)[None, :]
     for first in range(0, degree, chunk):
         live = first + offset < degree
-        keys = keys_of(
-            key, word, batch, dependency, node, start, first, live, neighbors, weight, labor, depends, weighted, 1, chunk
-        )
+        keys = keys_of(ranked, first, live, labor, depends, weighted)
         if shift < 24:
             live = live & ((keys >> (shift + 8)) == limit)
         digit = ((keys >> shift) & 255).to(tl.int32)
@@ -119,111 +110,13 @@ def rank_kernel(  # type: ignore[no-untyped-def]
     short = valid & (degree <= width)
     live = short & (offset < degree)
     if tl.max((short & (take < degree)).to(tl.int32)) > 0:
-        keys = keys_of(
-            key, last_word, batch, dependency, node, start, 0, live, neighbors, weight, labor, depends, weighted, rows, width
-        )
+        ranked = key, last_word, batch, dependency, node, start, neighbors, weight
+        keys = keys_of(ranked, 0, live, labor, depends, weighted)
         chosen = _lowest(keys, live, take.to(tl.int32), short & (take < degree))
     else:
         chosen = live
     place = edge + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
     hand_over(neighbors, raw, positions, edge_trees, stamp, place, start + offset, tree, chosen, claim, keep, disjoint)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _rank_row(  # type: ignore[no-untyped-def]
-    request,
-    row,
-    nodes,
-    trees,
-    starts,
-    degrees,
-    row_ends,
-    neighbors,
-    weight,
-    raw,
-    edge_trees,
-    positions,
-    stamp,
-    word,
-    dependency,
-    ranks,
-    pending,
-    labor: tl.constexpr,
-    depends: tl.constexpr,
-    weighted: tl.constexpr,
-    disjoint: tl.constexpr,
-    keep: tl.constexpr,
-    chunk: tl.constexpr,
-):
-    """The same for one long row, a chunk at a time."""
-    key, batch = tl.load(request), tl.load(request + 4)
-    claim = tl.load(request + 1) + (ranks - 1 - pending)
-    row = row + tl.zeros([1, 1], tl.int64)
-    node, start, row_degree, edge, row_take, tree, last_word = load_rows(
-        nodes, starts, degrees, row_ends, trees, row, True, word, disjoint
-    )
-    degree, take = tl.max(row_degree), tl.max(row_take).to(tl.int32)  # as scalars
-    offset = tl.arange(0, chunk).to(tl.int64)[None, :]
-    if degree <= chunk:
-        live = offset < row_degree
-        keys = keys_of(
-            key, last_word, batch, dependency, node, start, 0, live, neighbors, weight, labor, depends, weighted, 1, chunk
-        )
-        chosen = _lowest(keys, live, take, (row_degree > take))
-        place = edge + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
-        hand_over(neighbors, raw, positions, edge_trees, stamp, place, start + offset, tree, chosen, claim, keep, disjoint)
-    else:
-        limit = tl.zeros([], tl.uint32)
-        left = take
-        if take < degree:
-            for digit in tl.static_range(4):
-                limit, left = _next_digit(
-                    key,
-                    last_word,
-                    batch,
-                    dependency,
-                    node,
-                    start,
-                    degree,
-                    neighbors,
-                    weight,
-                    limit,
-                    left,
-                    24 - 8 * digit,
-                    labor,
-                    depends,
-                    weighted,
-                    chunk,
-                )
-        placed = tl.zeros([], tl.int32)
-        for first in range(0, degree, chunk):
-            live = first + offset < row_degree
-            if take < degree:
-                keys = keys_of(
-                    key,
-                    last_word,
-                    batch,
-                    dependency,
-                    node,
-                    start,
-                    first,
-                    live,
-                    neighbors,
-                    weight,
-                    labor,
-                    depends,
-                    weighted,
-                    1,
-                    chunk,
-                )
-                chosen = _taken(keys, live, limit, left)
-                left -= tl.sum((chosen & (keys == limit)).to(tl.int32))
-            else:
-                chosen = live
-            place = edge + placed + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
-            placed += tl.sum(chosen.to(tl.int32))
-            source = start + first + offset
-            hand_over(neighbors, raw, positions, edge_trees, stamp, place, source, tree, chosen, claim, keep, disjoint)
 
 
 @triton.jit(do_not_specialize=["hop", "word", "dependency"])  # type: ignore[untyped-decorator]
@@ -261,28 +154,36 @@ def rank_long_kernel(  # type: ignore[no-untyped-def]
     top = begin + tl.program_id(0).to(tl.int64) * rows
     for row in range(top, tl.minimum(top + rows, end)):
         if tl.load(degrees + row) > width:
-            _rank_row(
-                request,
-                row,
-                nodes,
-                trees,
-                starts,
-                degrees,
-                row_ends,
-                neighbors,
-                weight,
-                raw,
-                edge_trees,
-                positions,
-                stamp,
-                word,
-                dependency,
-                ranks,
-                pending,
-                labor,
-                depends,
-                weighted,
-                disjoint,
-                keep,
-                chunk,
+            key, batch = tl.load(request), tl.load(request + 4)
+            claim = tl.load(request + 1) + (ranks - 1 - pending)
+            node, start, row_degree, edge, row_take, tree, last_word = load_rows(
+                nodes, starts, degrees, row_ends, trees, row + tl.zeros([1, 1], tl.int64), True, word, disjoint
             )
+            ranked = key, last_word, batch, dependency, node, start, neighbors, weight
+            degree, take = tl.max(row_degree), tl.max(row_take).to(tl.int32)  # as scalars
+            offset = tl.arange(0, chunk).to(tl.int64)[None, :]
+            if degree <= chunk:
+                live = offset < row_degree
+                chosen = _lowest(keys_of(ranked, 0, live, labor, depends, weighted), live, take, row_degree > take)
+                place = edge + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
+                source = start + offset
+                hand_over(neighbors, raw, positions, edge_trees, stamp, place, source, tree, chosen, claim, keep, disjoint)
+            else:  # a chunk at a time
+                limit = tl.zeros([], tl.uint32)
+                left = take
+                if take < degree:
+                    for digit in tl.static_range(4):
+                        limit, left = _next_digit(ranked, degree, limit, left, 24 - 8 * digit, labor, depends, weighted, chunk)
+                placed = tl.zeros([], tl.int32)
+                for first in range(0, degree, chunk):
+                    live = first + offset < row_degree
+                    if take < degree:
+                        keys = keys_of(ranked, first, live, labor, depends, weighted)
+                        chosen = _taken(keys, live, limit, left)
+                        left -= tl.sum((chosen & (keys == limit)).to(tl.int32))
+                    else:
+                        chosen = live
+                    place = edge + placed + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
+                    placed += tl.sum(chosen.to(tl.int32))
+                    source = start + first + offset
+                    hand_over(neighbors, raw, positions, edge_trees, stamp, place, source, tree, chosen, claim, keep, disjoint)

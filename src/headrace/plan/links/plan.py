@@ -166,20 +166,10 @@ def _in_memory(setting: LinkSetting, run: LinkMemory, asked: LinkAsked, batch: C
 def _plan(
     setting: LinkSetting, run: LinkMemory, order: str | None, *, disk: Traffic, link: Traffic, choices: tuple[Choice, ...]
 ) -> LinkPlan:
-    return LinkPlan(
-        setting,
-        run.storage,  # type: ignore[arg-type]
-        run.partitions,
-        run.buffer,
-        run.buffer_on,  # type: ignore[arg-type]
-        order,
-        run.batch_size,
-        run.staleness,
-        disk,
-        link,
-        setting.seconds(disk=disk, link=link, stale=run.staleness > EXACT),
-        choices,
-    )
+    names = ("storage", "partitions", "buffer", "buffer_on", "batch_size", "staleness")
+    decided: dict[str, Any] = {name: getattr(run, name) for name in names}
+    took = setting.seconds(disk=disk, link=link, stale=run.staleness > EXACT)
+    return LinkPlan(setting, **decided, order=order, disk=disk, link=link, seconds=took, choices=choices)
 
 
 def _storage(setting: LinkSetting, run: LinkMemory, asked: LinkAsked) -> Storage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from headrace.plan.links.cost import Traffic, disk_traffic, link_traffic, order_loads
@@ -34,22 +34,10 @@ class LinkSetting:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON writes it."""
-        options = self.run.options
-        return {
-            "nodes": self.nodes,
-            "edges": self.edges,
-            "dim": options.dim,
-            "memory": self.memory,
-            "device_memory": self.device_memory,
-            "disk_rate": self.disk_rate,
-            "write_rate": self.write_rate,
-            "link_rate": self.link_rate,
-            "edge_rate": self.edge_rate,
-            "optimizer": options.optimizer,
-            "row_type": options.row_type,
-            "chunks": options.chunks,
-            "negatives": options.negatives,
-        }
+        run = {"nodes": self.nodes, "edges": self.edges, "dim": self.run.options.dim, "memory": self.memory}
+        machine = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "run"}
+        options = {name: getattr(self.run.options, name) for name in ("optimizer", "row_type", "chunks", "negatives")}
+        return {**run, **machine, **options}
 
     @property
     def nodes(self) -> int:

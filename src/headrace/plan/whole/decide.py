@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product as combinations
+from typing import Any
 
 import torch
 
@@ -90,7 +91,7 @@ def decide(
     reordering = Choice(
         "order of nodes",
         decision.name or AS_IT_IS,
-        tuple(Candidate(name, cost.bytes, cost.seconds) for name, cost in steps.items()),
+        _candidates(steps),
         decision.reason,
     )
     kernels = {
@@ -124,7 +125,7 @@ def _choose_dtype(costing: Costing, asked: torch.dtype | None) -> tuple[torch.dt
     if asked is not None:
         cost = costing.total(costing.best(asked), asked)
         name = str(asked).removeprefix("torch.")
-        return asked, Choice("type", name, (Candidate(name, cost.bytes, cost.seconds),), "as asked")
+        return asked, Choice("type", name, _candidates({name: cost}), "as asked")
     costs = {kind: costing.total(costing.best(kind), kind) for kind in (torch.float32, torch.bfloat16)}
     full, half = costs[torch.float32], costs[torch.bfloat16]
     share = _summed_share(costing, torch.float32)
@@ -134,7 +135,7 @@ def _choose_dtype(costing: Costing, asked: torch.dtype | None) -> tuple[torch.dt
         reason = f"half the bytes: a step is predicted to be {times:.2f} x as fast; {100 * share:.0f} % of it in fp32 are sums"
     else:
         reason = f"bfloat16 is predicted to be {times:.2f} x as fast, too little for its rounding; {100 * share:.0f} % are sums"
-    named = tuple(Candidate(str(k).removeprefix("torch."), c.bytes, c.seconds) for k, c in costs.items())
+    named = _candidates({str(k).removeprefix("torch."): c for k, c in costs.items()})
     return kind, Choice("type", str(kind).removeprefix("torch."), named, reason)
 
 
@@ -228,7 +229,7 @@ def _layer_choices(
         choices.append(_keeping(costing, each, best, dtype))
     of = kernels.get(f"{name}: kernel", ())
     if of:
-        weighed = tuple(Candidate(k.name, k.cost.bytes, k.cost.seconds) for k in of)
+        weighed = _candidates({kernel.name: kernel.cost for kernel in of})
         why = f"one sum of {of[0].width} columns: {_why_kernel(costing.sums, of[0].width, dtype)}"
         choices.append(Choice(f"{name}: kernel", of[0].name, weighed, why))
     return choices
@@ -272,5 +273,5 @@ def _why_kernel(sums: Sums, width: int, dtype: torch.dtype) -> str:
     return text
 
 
-def _candidates(costs: dict[How, Cost]) -> tuple[Candidate, ...]:
+def _candidates(costs: Mapping[Any, Cost]) -> tuple[Candidate, ...]:
     return tuple(Candidate(name, cost.bytes, cost.seconds) for name, cost in costs.items())

@@ -13,7 +13,7 @@ from headrace import _native
 from headrace.graph import Graph
 from headrace.graph.properties import Properties, window_reuse
 from headrace.graph.reorder import cache_misses
-from headrace.kernels._aggregate.launch import Launch, Table, launch_for
+from headrace.kernels._aggregate.launch import Launch, launch_for
 from headrace.kernels._aggregate.tuned import tuned
 from headrace.plan.machine import Machine
 from headrace.plan.whole.cost import CACHE_SHARE, Cost, aggregation, elementwise, heaviest_row, split_overhead
@@ -119,7 +119,9 @@ class Sums:
     def _launches(self, width: int, dtype: torch.dtype) -> list[Kernel]:
         """The router's launch first, then those of the other variants, each cut as the router would cut it."""
         known = self.properties
-        figures: dict[str, Any] = {"mean_degree": known.mean_degree, "width": width, "dtype": dtype, "table": self._table()}
+        # What was tuned on the GPU that is here; a plan for one elsewhere takes what comes with the package.
+        table = tuned(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
+        figures: dict[str, Any] = {"mean_degree": known.mean_degree, "width": width, "dtype": dtype, "table": table}
         row = launch_for(**figures)
         degrees: dict[str, Any] = {"max_degree": known.max_degree, "degree_cv": known.degree_cv, "rows": known.nodes}
         router = launch_for(**figures, **degrees, rho_w=self.window_reuse)
@@ -127,10 +129,6 @@ class Sums:
         by_variant = {launch.variant: launch for launch in reversed(several)}
         kernels = [self._launched(launch, width, dtype) for launch in by_variant.values()]
         return sorted(kernels, key=lambda kernel: kernel.launch != router)
-
-    def _table(self) -> Table | None:
-        """What was tuned on the GPU that is here; a plan for one elsewhere takes what comes with the package."""
-        return tuned(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
 
     @property
     def window_reuse(self) -> float:

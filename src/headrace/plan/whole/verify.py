@@ -18,6 +18,7 @@ from headrace.graph import Dataset, Graph
 from headrace.kernels import aggregate, prepare
 from headrace.loader import WholeBatch
 from headrace.plan.decided import seconds
+from headrace.plan.probe import wait_for
 from headrace.plan.whole.plan import AS_IT_IS, Configuration, Plan
 from headrace.plan.whole.sums import Kernel
 
@@ -97,7 +98,8 @@ def verify(
         rows = _steps(plan, _with_features(plan, data), repeats, every, progress)
     graph = data if isinstance(data, Graph) else data.graph
     ordered = graph if plan.order is None else graph.reordered(plan.order)
-    for width, kernels in _distinct(plan.kernels).items():
+    by_width = {kernels[0].width: kernels for kernels in plan.kernels.values() if len(kernels) > 1}  # one alone has no rival
+    for width, kernels in by_width.items():
         progress(f"timing sums of {width} columns")
         rows += _sums(plan, ordered, width, kernels, repeats)
     return Verification(tuple(rows))
@@ -176,11 +178,6 @@ def _step(plan: Plan, configuration: Configuration, data: Dataset, nodes: Tensor
     return step
 
 
-def _distinct(kernels: Mapping[str, tuple[Kernel, ...]]) -> dict[int, tuple[Kernel, ...]]:
-    """Kernels by the width they sum; a width at which there is only one has nothing to compare."""
-    return {each[0].width: each for each in kernels.values() if len(each) > 1}
-
-
 def _sums(plan: Plan, graph: Graph, width: int, kernels: tuple[Kernel, ...], repeats: int) -> list[Measured]:
     device, dtype = torch.device(plan.machine.device), plan.configuration.dtype
     on_device = graph.to(device)
@@ -221,14 +218,9 @@ def timed(runs: Mapping[Any, Callable[[], object]], *, repeats: int, device: tor
 
 
 def _seconds(run: Callable[[], object], count: int, device: torch.device) -> float:
-    _wait(device)
+    wait_for(device)
     begin = perf_counter()
     for _ in range(count):
         run()
-    _wait(device)
+    wait_for(device)
     return (perf_counter() - begin) / count
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

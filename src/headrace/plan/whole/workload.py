@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -59,12 +60,9 @@ class Workload:
 
     @property
     def layers(self) -> tuple[LayerWork, ...]:
-        pairs = zip(self.dims[:-1], self.dims[1:], strict=True)
-        return tuple(LayerWork(self.kind, a, b, self._mapped(b), i == 0) for i, (a, b) in enumerate(pairs))
-
-    def _mapped(self, narrow: int) -> int:
-        """GIN's network of the last layer has a hidden width too, which its first map gives."""
-        return self.dims[1] if self.kind == "gin" and len(self.dims) > 2 else narrow
+        # GIN's network of the last layer has a hidden width too, which its first map gives.
+        mapped = self.dims[1] if self.kind == "gin" and len(self.dims) > 2 else None
+        return tuple(LayerWork(self.kind, a, b, mapped or b, i == 0) for i, (a, b) in enumerate(pairwise(self.dims)))
 
     def as_dict(self) -> dict[str, Any]:
         return {"model": self.kind, "dims": list(self.dims), "heads": self.heads, "input_dropout": self.input_dropout}

@@ -223,9 +223,7 @@ class PartitionBuffer:
             return self._coming[0][1] not in self._slot and self._coming[0][1] not in self._loading
 
         with self._changed:
-            while not (ready() or self._closed or self._error):
-                self._changed.wait()
-            if self._closed or self._error:
+            if not self._comes(ready):
                 return None
             partition, slot = self._coming.popleft()[1], self._free.pop()
             self._loading[partition] = slot
@@ -251,14 +249,17 @@ class PartitionBuffer:
             return min(self._calls, default=self._generation) >= next(iter(self._leaving.values()))
 
         with self._changed:
-            while not (ready() or self._closed or self._error):
-                self._changed.wait()
-            if self._closed or self._error:
+            if not self._comes(ready):
                 return None
             partition = next(iter(self._leaving))
             del self._leaving[partition]
             self._writing.add(partition)
             return partition
+
+    def _comes(self, ready: Callable[[], bool]) -> bool:
+        """Wait until a thread has something to do; False if it is to end."""
+        self._changed.wait_for(lambda: ready() or self._closed or self._error)
+        return not (self._closed or self._error)
 
     def _let_go(self, partition: int) -> None:
         if partition in self._going and self._held[partition] <= 0:

@@ -234,12 +234,8 @@ def _layout(file: Path, meta: dict[str, Any]) -> Layout:
     try:
         dtype = getattr(torch, meta["dtype"])
         layout = Layout.of(meta["num_rows"], meta["width"], meta["state"], dtype, meta["partitions"], meta["align"])
-        for key, kind in (
-            ("versions", list),
-            ("calls", int),
-            ("checkpoint", int),
-            ("seed", int),
-        ):
+        kinds: dict[str, type] = {"versions": list, "calls": int, "checkpoint": int, "seed": int}
+        for key, kind in kinds.items():
             if not isinstance(meta[key], kind):
                 raise ValueError(f"{key} is {meta[key]!r}")
         numbers, sums = meta["versions"], meta.setdefault("sums", None)

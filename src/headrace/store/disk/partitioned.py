@@ -25,10 +25,10 @@ from headrace.store.disk.use import PartitionedUse
 from headrace.store.disk.walk import PartitionOrder, Walk, check_order
 from headrace.store.pool import Buffers
 from headrace.store.row_table import check_parts
-from headrace.store.trained import Initial
+from headrace.store.trained import Initial, TrainedRows
 
 
-class Partitioned:
+class Partitioned(TrainedRows):
     """Embedding rows and optimizer state on disk, trained through a buffer of `capacity` partitions (Marius, section 4).
 
     Row v is in partition v // `rows_per_partition`. Rows can be gathered and added to while their partition is resident: `walk` an
@@ -154,22 +154,8 @@ class Partitioned:
             raise
 
     @property
-    def num_rows(self) -> int:
-        return self._files.layout.shape.num_rows
-
-    @property
-    def width(self) -> int:
-        return self._files.layout.shape.width
-
-    @property
     def state_width(self) -> int:
-        """Floats of optimizer state a row."""
         return self._files.layout.shape.state
-
-    @property
-    def table(self) -> None:
-        """Rows are in several files, not in one tensor."""
-        return None
 
     @property
     def disk(self) -> Partitioned:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 import queue
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -31,7 +32,8 @@ class Slots(Protocol):
     device: torch.device
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        return self.count * self.layout.file_bytes
 
     def load(self, file: OpenFile, slot: int) -> None: ...
 
@@ -50,7 +52,7 @@ class Slots(Protocol):
         ...
 
 
-class HostSlots:
+class HostSlots(Slots):
     """Slots in main memory."""
 
     def __init__(self, layout: Layout, count: int, *, threads: int, pool: Buffers | None) -> None:
@@ -59,10 +61,6 @@ class HostSlots:
         self._maps = [aligned_memory(layout.file_bytes) for _ in range(count)]
         self._memory = [torch.frombuffer(m, dtype=torch.uint8) for m in self._maps]
         self._addresses = [memory.data_ptr() for memory in self._memory]
-
-    @property
-    def nbytes(self) -> int:
-        return self.count * self.layout.file_bytes
 
     def load(self, file: OpenFile, slot: int) -> None:
         file.read(0, memoryview(self._maps[slot])[: self.layout.file_bytes])
@@ -86,7 +84,7 @@ class HostSlots:
         return rows[0], states[0]
 
 
-class DeviceSlots:
+class DeviceSlots(Slots):
     """Slots in GPU memory, filled and written through `STAGES` pinned pieces for each file under way."""
 
     STAGES = 2
@@ -100,14 +98,18 @@ class DeviceSlots:
             self._staging.put([_Stage(self._piece) for _ in range(self.STAGES)])
         self._rows, self._states = slot_views(layout, self._memory)
 
-    @property
-    def nbytes(self) -> int:
-        return self.count * self.layout.file_bytes
+    @contextmanager
+    def _staged(self) -> Iterator[tuple[list[_Stage], torch.cuda.Stream]]:
+        """Pinned pieces for one file, and a stream to copy on, whose work is over when the block is."""
+        stages, stream = self._staging.get(), torch.cuda.Stream(self.device)
+        try:
+            yield stages, stream
+        finally:
+            stream.synchronize()
+            self._staging.put(stages)
 
     def load(self, file: OpenFile, slot: int) -> None:
-        stages = self._staging.get()
-        stream = torch.cuda.Stream(self.device)
-        try:
+        with self._staged() as (stages, stream):
             for number, begin in enumerate(range(0, self.layout.file_bytes, self._piece)):
                 stage, length = stages[number % self.STAGES], min(self._piece, self.layout.file_bytes - begin)
                 stage.wait()
@@ -115,13 +117,8 @@ class DeviceSlots:
                 with torch.cuda.stream(stream):
                     self._memory[slot, begin : begin + length].copy_(stage.memory[:length], non_blocking=True)
                     stage.record(stream)
-        finally:
-            stream.synchronize()
-            self._staging.put(stages)
 
     def store(self, file: OpenFile, slot: int) -> None:
-        stages = self._staging.get()
-        stream = torch.cuda.Stream(self.device)
         size = self.layout.file_bytes
 
         def fetch(begin: int, stage: _Stage) -> None:
@@ -130,7 +127,7 @@ class DeviceSlots:
                 stage.memory[:length].copy_(self._memory[slot, begin : begin + length], non_blocking=True)
                 stage.record(stream)
 
-        try:
+        with self._staged() as (stages, stream):
             fetch(0, stages[0])
             for number, begin in enumerate(range(0, size, self._piece)):
                 stage = stages[number % self.STAGES]
@@ -138,9 +135,6 @@ class DeviceSlots:
                     fetch(begin + self._piece, stages[(number + 1) % self.STAGES])
                 stage.wait()
                 file.write(begin, memoryview(stage.map)[: min(self._piece, size - begin)])
-        finally:
-            stream.synchronize()
-            self._staging.put(stages)
 
     def table(self, slot_of: Mapping[int, int]) -> DeviceTable:
         where = [-1] * self.layout.partitions

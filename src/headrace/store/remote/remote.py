@@ -10,13 +10,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace._arrays import as_ids, as_tensor, check_apart, check_ids
+from headrace._arrays import as_ids_near, as_tensor, check_apart, check_ids
 from headrace._device import device_of
 from headrace.kernels import gather
 from headrace.ranks.exchange import Transfer
 from headrace.ranks.ranks import Ranks
 from headrace.ranks.turns import Pending, Turns
 from headrace.store.array import ArrayStore
+from headrace.store.raw_rows import piece_rows
 from headrace.store.remote.owners import Owners
 from headrace.store.remote.protocol import Kind, RowExchange
 from headrace.store.remote.replicas import Replicas
@@ -88,7 +89,7 @@ class Remote(BaseStore):
         self._join(owners, group=group, device=device, timeout=timeout, ahead=ahead)
         self._hold(rows, replicate, threads=threads, problem=None)
         copied = self.replicas.copied
-        step = max(1, (64 << 20) // max(1, self.row_bytes))
+        step = piece_rows(self.row_bytes)
         parts = -(-self._most_copied // step)  # as many on every rank, since a gather is collective
         copies = [self.gather(copied[at * step : (at + 1) * step]) for at in range(parts)]
         self.replicas.fill(torch.cat(copies) if copies else torch.empty((0, *self.shape[1:]), dtype=self.dtype))
@@ -314,11 +315,7 @@ class Remote(BaseStore):
 
 
 def _checked(ids: Any, rows: int) -> Tensor:
-    if not (isinstance(ids, Tensor) and ids.device.type != "cpu"):
-        ids = as_ids(ids, "ids")
-    elif ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"ids must be int32 or int64 of one dimension, not {ids.dtype} of shape {list(ids.shape)}")
-    checked: Tensor = ids
+    checked = as_ids_near(ids, "ids", ids.device if isinstance(ids, Tensor) else torch.device("cpu"))
     check_ids(checked, rows)
     return checked
 
