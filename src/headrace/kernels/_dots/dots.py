@@ -25,26 +25,11 @@ def dots(left: Tensor, x: Tensor, indptr: Tensor, indices: Tensor, *, threads: i
         raise ValueError(f"indptr must be int64 with {len(left) + 1} elements for {len(left)} rows of left, not {len(indptr)}")
     if left.dtype != x.dtype:
         raise ValueError(f"left and x must have one type, not {left.dtype} and {x.dtype}")
-    _, products = _run_backward(
-        left.detach().contiguous(),
-        x.detach().contiguous(),
-        indptr.contiguous(),
-        indices.contiguous(),
-        weight=None,
-        ids=None,
-        scale=None,
-        row_scale=None,
-        t_indptr=None,
-        t_indices=None,
-        t_permutation=None,
-        t_plan=[],
-        t_launch="",
-        where=indptr.new_empty(0),
-        reduce="sum",
-        need_x=False,
-        need_weight=True,
-        threads=thread_argument(threads),
-    )
+    rows = left.detach().contiguous(), x.detach().contiguous(), indptr.contiguous(), indices.contiguous()
+    plain = (None,) * 4  # no weight, ids, scale or scale of rows
+    unknown = (None, None, None, [], "")  # of the reverse, which only a gradient of x needs
+    ends = indptr.new_empty(0), "sum", False, True, thread_argument(threads)  # the gradient of weights, and none of x
+    _, products = _run_backward(*rows, *plain, *unknown, *ends)
     return products
 
 
