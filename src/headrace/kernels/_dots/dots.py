@@ -7,11 +7,14 @@ It is what a weighted sum over neighbors has as the gradient of its weights, and
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from headrace._arrays import thread_argument
-from headrace.kernels._aggregate.ops import _run_backward, sum_type
+from headrace.kernels._aggregate.ops import _run_backward
+from headrace.kernels._aggregate.work import sum_type
 
 
 def dots(left: Tensor, x: Tensor, indptr: Tensor, indices: Tensor, *, threads: int | None = None) -> Tensor:
@@ -27,7 +30,7 @@ def dots(left: Tensor, x: Tensor, indptr: Tensor, indices: Tensor, *, threads: i
         raise ValueError(f"left and x must have one type, not {left.dtype} and {x.dtype}")
     rows = left.detach().contiguous(), x.detach().contiguous(), indptr.contiguous(), indices.contiguous()
     plain = (None,) * 4  # no weight, ids, scale or scale of rows
-    unknown = (None, None, None, [], "")  # of the reverse, which only a gradient of x needs
+    unknown: tuple[Any, ...] = (None, None, None, [], "")  # of the reverse, which only a gradient of x needs
     ends = indptr.new_empty(0), "sum", False, True, thread_argument(threads)  # the gradient of weights, and none of x
     _, products = _run_backward(*rows, *plain, *unknown, *ends)
     return products
