@@ -94,7 +94,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
     ("text", "message"),
     [
         ("fanot = [5]", "did you mean 'fanout'"),
-        ("epochs = 0", "epochs must be at least 1, not 0"),
+        ("epochs = -1", "epochs must be at least 0, not -1"),
         ("batch_size = 0", "--batch-size must be at least 1, not 0"),
         ("hidden = [", "is no TOML"),
     ],

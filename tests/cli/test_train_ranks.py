@@ -40,7 +40,7 @@ def test_links_are_refused_once(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([DATASET, "--epochs", "0"], "epochs must be at least 1, not 0"),
+        ([DATASET, "--epochs", "-1"], "epochs must be at least 0, not -1"),
         (["no/such/place"], "there is no dataset at no/such/place"),
         ([DATASET, "--out", "{}/nothing", "--resume"], "is no run: it has no options.json"),
     ],

@@ -222,7 +222,7 @@ def _ranks(count: int) -> list[dict[str, str]]:
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     shared["GLOO_SOCKET_IFNAME"] = "lo"
-    shared["HEADRACE_JOIN_SECONDS"] = "15"  # torchrun would end a rank that waits for one that is gone; here nobody does
+    shared["HEADRACE_JOIN_SECONDS"] = "8"  # torchrun would end a rank that waits for one that is gone; here nobody does
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 

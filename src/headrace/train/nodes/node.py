@@ -104,13 +104,13 @@ def node(
         first = number == numbers[0]
         check_node_data(with_split(data, number), rows=first and options.storage == "memory", own_rows=model is None)
     data = with_split(data, numbers[0])
-    options = options.suited(len(data.splits["train"]))
     if data.x is None:
         check_own_rows(options)
     if len(numbers) > 1 and options.storage == "resident":
         raise ValueError("storage resident lays features out for one split: train on one of them, as with split 0")
     if model is None:
         check_model_size(data, options)
+    options = options.suited(len(data.splits["train"]))
     known = None if out is None else _fingerprint(data)
     scaling = None if data.x is None else Scaling.of(options.features, data.x)
     path = None if out is None else Path(out)
