@@ -221,6 +221,7 @@ def test_many_batches_share_a_workspace():
     run_interpreted(REUSE)
 
 
+@pytest.mark.slow
 def test_samples_launched_as_one_are_those_of_one_at_a_time():
     run_interpreted(TOGETHER)
 

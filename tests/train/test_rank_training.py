@@ -39,7 +39,7 @@ def trained_by(ranks, folder, cases):
     return folder
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_any_number_of_ranks_gives_the_bits_of_one(alone, tmp_path, ranks):
     folder = trained_by(ranks, tmp_path / "run", MODELS)
     for model in MODELS:
