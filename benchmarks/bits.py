@@ -60,8 +60,8 @@ ON_CPU: dict[str, dict[str, Any]] = {
 ON_CUDA: dict[str, dict[str, Any]] = {
     "node-sage-gpu": {"mode": "gpu"},
     "node-sage-uva": {"mode": "uva", "device_cache": "20%"},
-    "node-sage-captured": {"mode": "gpu", "capture": True, "epochs": 4},
-    "node-sage-captured-uva-bf16": {"mode": "uva", "device_cache": "20%", "capture": True, "precision": "bf16", "epochs": 4},
+    "node-sage-captured": {"mode": "gpu", "capture": "always", "epochs": 4},
+    "node-sage-captured-uva-bf16": {"mode": "uva", "device_cache": "20%", "capture": "always", "precision": "bf16", "epochs": 4},
     "node-gat-gpu": {"model": "gat", "mode": "gpu"},
     "node-gcn-full-batch": {"model": "gcn", "full_batch": True, "fanout": (), "epochs": 8},
     "node-sage-disk": {"storage": "disk", "memory": "1MiB"},

@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 import torch
 
@@ -21,7 +23,7 @@ def test_a_captured_run_learns_what_a_plain_one_learns(data, mode, precision):
     options = {"hidden": 64, "fanout": (8, 5), "batch_size": 200, "epochs": 3, "lr": 0.01, "dropout": 0.0, "device": "cuda"}
     plain, captured = (
         hr.train.node(data, options=hr.train.NodeOptions(**options, mode=mode, precision=precision, capture=c))
-        for c in (False, True)
+        for c in ("never", "always")
     )
     assert captured.test_accuracy > 0.7
     assert abs(captured.test_accuracy - plain.test_accuracy) < 0.02
@@ -65,4 +67,44 @@ def test_replays_draw_new_dropout_and_give_the_gradients(data, model):
 
 def test_models_that_cannot_be_captured_are_refused(data):
     with pytest.raises(ValueError, match="normalizes"):
-        hr.train.node(data, options=hr.train.NodeOptions(norm="batch", device="cuda", capture=True))
+        hr.train.node(data, options=hr.train.NodeOptions(norm="batch", device="cuda", capture="always"))
+
+
+def test_steps_are_captured_where_it_pays_and_that_is_said(data):
+    class Notes(hr.train.Watcher):
+        def __init__(self):
+            self.said = []
+
+        def note(self, text):
+            self.said.append(text)
+
+    small = {"hidden": 32, "fanout": (5, 4), "batch_size": 500, "epochs": 1, "device": "cuda"}
+    for more, captured in (({}, True), ({"capture": "never"}, False), ({"norm": "batch"}, False)):
+        notes = Notes()
+        hr.train.node(data, hr.train.NodeOptions(**small, **more), watcher=notes)
+        assert any("replayed" in text for text in notes.said) == captured, more
+
+
+@pytest.mark.parametrize("stop", [2, 7, 25])  # before the first recording, and after it
+@pytest.mark.parametrize("storage", [{}, {"storage": "disk", "memory": "4MiB"}])
+def test_a_captured_run_that_was_interrupted_has_the_bits_of_one_that_was_not(data, tmp_path, stop, storage):
+    class CtrlC(hr.train.Watcher):
+        steps = 0
+
+        def step(self, *event, **facts):
+            self.steps += 1
+            if self.steps == stop:
+                signal.raise_signal(signal.SIGINT)
+
+    small = {"hidden": 32, "fanout": (5, 4), "batch_size": 100, "epochs": 2, "device": "cuda", "staleness": 2}
+    options = hr.train.NodeOptions(**small, **storage, capture="always", log_every=1)
+    stored = data
+    if storage:
+        data.save(tmp_path / "data")
+        stored = hr.open(tmp_path / "data")
+    whole = hr.train.node(stored, options, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        hr.train.node(stored, options, out=tmp_path / "cut", watcher=CtrlC())
+    resumed = hr.train.node(stored, options, out=tmp_path / "cut", resume=True)
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)

@@ -162,6 +162,7 @@ def test_what_is_not_finite_ranks_as_on_the_cpu():
     triples = torch.stack([torch.randint(50, (200,), generator=generator), torch.zeros(200, dtype=torch.int64)], 1)
     triples = torch.cat([triples, torch.randint(50, (200, 1), generator=generator)], 1)
     known = KnownEdges(triples, num_nodes=50, num_relations=1)
-    ranked = [rank(hr.nn.Dot(8), TrainedArray(table, torch.zeros(50, 1)), triples, known=known, device=d) for d in ("cpu", "cuda")]
+    rows = TrainedArray(table, torch.zeros(50, 1))
+    ranked = [rank(hr.nn.Dot(8).to(d), rows, triples, known=known, device=d) for d in ("cpu", "cuda")]
     assert ranked[0].not_finite == ranked[1].not_finite > 0
     assert ranked[0].filtered.mean_rank == pytest.approx(ranked[1].filtered.mean_rank)

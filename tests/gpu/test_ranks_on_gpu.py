@@ -16,7 +16,7 @@ pytestmark = [
 
 WAYS = {
     "all on the GPU": {},
-    "captured": {"capture": True},
+    "captured": {"capture": "always"},
     "uva, 20 % hot": {"mode": "uva", "device_cache": "20%"},
     "spread over ranks": {"share": "ranks"},
 }

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -111,3 +113,9 @@ def test_a_directory_of_something_else_is_named(here):
     (here / "letters").mkdir()
     with pytest.raises((OSError, ValueError), match="letters"):
         named("letters")
+
+
+@pytest.mark.parametrize("name", ["there/cora", Path("cora"), Path("there") / "cora"])
+def test_load_takes_names_and_says_what_reads_a_path(name):
+    with pytest.raises(ValueError, match="is a path.*headrace.open reads"):
+        hr.load(name)

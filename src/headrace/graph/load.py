@@ -42,6 +42,8 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     they put it); an error says the line that fetches them. `towns`, `facts`, `visits` and `library` are made here, and are
     everywhere (`headrace.graph.examples`).
     """
+    if isinstance(name, Path) or len(Path(name).parts) > 1:
+        raise ValueError(f"{str(name)!r} is a path, and load takes the name of a dataset: headrace.open reads what was saved there")
     folder = root if root is not None else os.environ.get("HEADRACE_DATA") or _nearest(name)
     if folder is None or not (Path(folder) / name / f"{name}.npz").is_file():
         packaged = _packaged(name, folder, given=root is not None)

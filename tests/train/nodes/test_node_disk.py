@@ -260,7 +260,7 @@ def test_options_that_do_not_go_together_are_refused(given, message):
 def test_options_of_a_gpu_that_samples_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     NodeOptions(device="cuda", **DISK)
-    for more in ({"mode": "uva"}, {"device_cache": "20%"}, {"capture": True}, {"hot": "probability"}):
+    for more in ({"mode": "uva"}, {"device_cache": "20%"}, {"hot": "probability"}):
         with pytest.raises(ValueError, match="with storage disk batches are made in main memory"):
             NodeOptions(device="cuda", **DISK, **more)
 

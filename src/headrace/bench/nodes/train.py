@@ -25,13 +25,13 @@ from headrace.train.nodes.recipe import NodeRecipe
 _HIDDEN, _DROPOUT, _RATE = 256, 0.5, 0.003
 _PARTS = ("wait", "gather", "forward", "backward", "step")
 _PLACES: dict[str, dict[str, Any]] = {
-    "all on the GPU": {"mode": "gpu"},
-    "all on the GPU, captured": {"mode": "gpu", "capture": True},
-    "UVA and 20 % of the features hot": {"mode": "uva", "device_cache": "20%"},
-    "UVA and 20 % of the features hot, captured": {"mode": "uva", "device_cache": "20%", "capture": True},
-    "UVA, features pinned": {"mode": "uva", "device_cache": "0%"},
-    "mixed, features on the GPU": {"mode": "mixed"},
-    "CPU threads sample, features on the GPU": {"mode": "cpu"},
+    "all on the GPU": {"mode": "gpu", "capture": "never"},
+    "all on the GPU, captured": {"mode": "gpu", "capture": "always"},
+    "UVA and 20 % of the features hot": {"mode": "uva", "device_cache": "20%", "capture": "never"},
+    "UVA and 20 % of the features hot, captured": {"mode": "uva", "device_cache": "20%", "capture": "always"},
+    "UVA, features pinned": {"mode": "uva", "device_cache": "0%", "capture": "never"},
+    "mixed, features on the GPU": {"mode": "mixed", "capture": "never"},
+    "CPU threads sample, features on the GPU": {"mode": "cpu", "capture": "never"},
 }
 
 

@@ -3,12 +3,14 @@
 A sampled step is a hundred small kernels, and launching them takes the host longer than running them takes a GPU. Here they are
 recorded once, on memory of a fixed shape that holds nearly every batch, and then replayed with a single launch. (A fixed launch
 plan over bounded sizes is the idea of ZeroGNN, 2026.) For a batch that does not fit there is a new recording with more room, a few
-times; then such batches are computed as usual.
+times; then such batches are computed as usual. Rooms are part of a run's state, since the bits of a product depend on its shape: a
+run that is resumed records the room that it had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -31,7 +33,8 @@ class CapturedStep:
         self.model, self.loss = model, loss
         self.seen = 0
         self.recordings = self.replays = 0
-        self._shape: Shape | None = None
+        self._shape: Shape | None = None  # room for all batches so far
+        self._room: Shape | None = None  # what is recorded, or to be recorded again
         self._recorded: _Recorded | None = None
 
     def __call__(self, batch: Any) -> tuple[Tensor, Tensor] | None:
@@ -43,14 +46,26 @@ class CapturedStep:
             self._shape = shape if self._shape is None else self._shape.union(shape)
         if self.seen <= _LOOK or self._shape.nodes[0] != sample.num_seeds:
             return None
-        if self._recorded is None or not self._recorded.batch.shape.holds(sample):
+        if self._room is None or not self._room.holds(sample):
             if self.recordings == _RECORDINGS:
                 return None
             self._recorded = None  # its memory serves the next
-            self._recorded = _Recorded(self.model, self.loss, self._shape, batch)
+            self._room = self._shape
             self.recordings += 1
+        if self._recorded is None:
+            self._recorded = _Recorded(self.model, self.loss, self._room, batch)
         self.replays += 1
         return self._recorded.replay(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which batches are replayed, and in how much room."""
+        shapes = [None if shape is None else astuple(shape) for shape in (self._shape, self._room)]
+        return {"seen": self.seen, "recordings": self.recordings, "shapes": shapes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.seen, self.recordings, self._recorded = state["seen"], state["recordings"], None
+        self._shape, self._room = (None if shape is None else Shape(*map(tuple, shape)) for shape in state["shapes"])
 
 
 class _Recorded:

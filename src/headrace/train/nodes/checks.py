@@ -42,8 +42,8 @@ def check_own_rows(options: NodeOptions) -> None:
         raise ValueError(f"this dataset has no features, and learned rows are in memory: leave out storage {options.storage}")
     if options.features != "as_is":
         raise ValueError(f"nodes have no features that could be scaled: leave out features {options.features}")
-    if options.capture or options.share == "ranks":
-        name = "capture" if options.capture else "share ranks"
+    if options.capture == "always" or options.share == "ranks":
+        name = "capture" if options.capture == "always" else "share ranks"
         raise ValueError(f"nodes have no features, and rows of their own do not go with {name}: leave it out")
 
 

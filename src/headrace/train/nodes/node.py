@@ -157,8 +157,13 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Sca
         built = model
     else:
         built = model() if model is not None else make_model(data, setup.options)
-    if stored is not None:
-        return stored.recipe(built, setup)
+    recipe = _over_memory(data, built, setup) if stored is None else stored.recipe(built, setup)
+    if recipe.captured is not None and setup.options.capture == "auto":
+        setup.watcher.note("steps are recorded once and replayed as one launch (capture auto)")
+    return recipe
+
+
+def _over_memory(data: Dataset, model: nn.Module, setup: Setup) -> NodeRecipe:
     remote: Remote | None = None
     if setup.ranks.size > 1:
         if setup.options.share == "ranks" and data.x is not None:
@@ -166,7 +171,7 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Sca
             remote = Remote(data.x, owners, device=setup.options.device)
             setup.opened.callback(remote.close)
         data = _once_per_machine(data, setup)
-    recipe = NodeRecipe(data, built, setup.options, setup.trace, remote=remote, **setup.shared)
+    recipe = NodeRecipe(data, model, setup.options, setup.trace, remote=remote, **setup.shared)
     if setup.ranks.size > 1:
         setup.watcher.note(f"{setup.ranks.size} ranks, {setup.accumulate} batches per step; features: {recipe.placed}")
     return recipe

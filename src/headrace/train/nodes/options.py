@@ -42,7 +42,9 @@ class NodeOptions(RunOptions):
         "auto", "with a GPU, where batches are sampled: on it, on it from host memory (uva), by CPU threads, or by both (mixed)"
     )
     device_cache: str = option("auto", "with a GPU, features kept in its memory: bytes (4GiB) or a share (20%), the rest pinned")
-    capture: bool = option(False, "with a GPU, replay forward and backward as one launch, on batches padded to one shape")
+    capture: Literal["auto", "always", "never"] = option(
+        "auto", "with a GPU, replay forward and backward as one launch, on batches padded to one shape (auto: where that pays)"
+    )
     hot: Literal["degree", "probability"] = option("degree", "with a GPU, which features are kept: by degree, or by expected use")
     class_weights: Literal["none", "balanced"] = option("none", "weigh the loss by how rare a class is")
     validate: Literal["auto", "exact", "sampled", "none"] = option(
@@ -65,10 +67,9 @@ class NodeOptions(RunOptions):
         if self.split != "all" and not str(self.split).isdecimal():
             raise ValueError(f"split must be a number from 0, or all; not {self.split!r}")
         on_cpu = self.device.partition(":")[0] == "cpu"
-        of_gpu = self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture
-        if on_cpu and of_gpu:
+        if on_cpu and (self._places_rows or self.capture == "always"):
             raise ValueError("mode, device_cache, hot and capture say what a GPU does: they need device cuda")
-        if self.capture and self.full_batch:
+        if self.capture == "always" and self.full_batch:
             raise ValueError("capture replays sampled batches: it does not go with full_batch")
         if self.keep_sum == "always" and not self.full_batch:
             raise ValueError("keep_sum keeps sums over a whole graph: it needs full_batch")
@@ -98,11 +99,16 @@ class NodeOptions(RunOptions):
             raise ValueError(f"memory must be above 0, not {self.memory}: write a number and a unit, such as 600MiB or 2GB")
         if self.full_batch:
             raise ValueError(f"full_batch computes on all features at once: it does not go with storage {self.storage}")
-        if self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree" or self.capture:
+        if self._places_rows:
             raise ValueError(
-                f"with storage {self.storage} batches are made in main memory: leave out mode, device_cache, hot and capture, "
+                f"with storage {self.storage} batches are made in main memory: leave out mode, device_cache and hot, "
                 "or use storage memory"
             )
+
+    @property
+    def _places_rows(self) -> bool:
+        """Whether it is said what a GPU samples or keeps."""
+        return self.mode not in ("auto", "cpu") or self.device_cache != "auto" or self.hot != "degree"
 
     @property
     def memory_bytes(self) -> int:

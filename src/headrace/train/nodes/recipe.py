@@ -71,16 +71,20 @@ class NodeRecipe(Recipe):
             self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
         else:
             self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
-        self.captured: CapturedStep | None = None
-        if options.capture:
-            if _normalizes_batches(model):
-                raise ValueError("capture pads batches, and this model normalizes over them: train it without capture")
-            self.captured = CapturedStep(self.model, self._loss_of)
+        if options.capture == "always" and _normalizes_batches(model):
+            raise ValueError("capture pads batches, and this model normalizes over them: train it without capture")
+        self.captured = CapturedStep(self.model, self._loss_of) if self._captures() else None
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:
             raise ValueError(
                 f"validate exact needs a model with layers, and {type(model).__name__} has none: choose auto or sampled"
             )
+
+    def _captures(self) -> bool:
+        """Whether steps are replayed. Where that was left open: on a GPU, for models of ours, which wait for nothing."""
+        if self.options.capture != "auto" or self.device.type != "cuda" or self.loader is None:
+            return self.options.capture == "always"
+        return isinstance(self.model, GNN) and not _normalizes_batches(self.model)
 
     def num_batches(self, epoch: int) -> int:
         return 1 if self.loader is None else super().num_batches(epoch)
@@ -129,6 +133,13 @@ class NodeRecipe(Recipe):
         with self._precision():
             rows = self.model(batch)
             return node_loss(rows, batch.y, self.weight), count_right(rows.detach(), batch.y)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.captured is None else {"captured": self.captured.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.captured is not None and "captured" in state:
+            self.captured.load_state_dict(state["captured"])
 
     def validate(self, progress: Progress) -> dict[str, Any] | None:
         if self.options.validate == "none" or "val" not in self.data.splits:
