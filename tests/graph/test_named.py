@@ -117,5 +117,5 @@ def test_a_directory_of_something_else_is_named(here):
 
 @pytest.mark.parametrize("name", ["there/cora", Path("cora"), Path("there") / "cora"])
 def test_load_takes_names_and_says_what_reads_a_path(name):
-    with pytest.raises(ValueError, match="is a path.*headrace.open reads"):
+    with pytest.raises(ValueError, match=r"is a path.*headrace\.open reads"):
         hr.load(name)
