@@ -90,6 +90,12 @@ def seconds_of(work: Callable[[], object], device: torch.device, *, repeats: int
     return statistics.median(times)
 
 
+def wait_for(device: torch.device) -> None:
+    """Let what was launched on a GPU come to its end."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def needs_gpu() -> torch.device:
     """The GPU, or an error that says what is missing."""
     if not torch.cuda.is_available():

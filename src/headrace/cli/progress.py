@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 _EVERY_SECONDS = 5.0
+_AGAIN_SECONDS = 0.01
 
 
 @contextmanager
@@ -29,9 +30,38 @@ def terminable() -> Iterator[None]:
         yield
         return
     try:
-        yield
+        with _asked_again():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _asked_again() -> Iterator[None]:
+    """Python prints and forgets what is raised while an object is freed: an interrupt that came then comes again."""
+    hook = sys.unraisablehook
+
+    def ask_again(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            hook(unraisable)
+            return
+        signal.signal(signal.SIGALRM, asked)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        if frame is None or frame.f_code is not ask_again.__code__:
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)  # not within the hook, where it would be lost again
+
+    before = signal.getsignal(signal.SIGALRM)
+    sys.unraisablehook = ask_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        if signal.getsignal(signal.SIGALRM) is asked:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

@@ -191,9 +191,11 @@ def _built(edge_index: Tensor, key: _Key) -> EdgeRows | None:
     if entries == 0:
         empty = torch.zeros(1, dtype=torch.int64, device=src.device)
         return EdgeRows(empty, src.to(torch.int32), num_src, num_dst)
-    if not _within(src, num_src) or not _within(dst, num_dst):
+    seen = torch.stack([*torch.aminmax(src), *torch.aminmax(dst), (dst[1:] < dst[:-1]).any().to(dst.dtype)])
+    low_src, high_src, low_dst, high_dst, unsorted = seen.tolist()  # a GPU is waited for once
+    if low_src < 0 or high_src >= num_src or low_dst < 0 or high_dst >= num_dst:
         return None
-    if bool((dst[1:] >= dst[:-1]).all()):
+    if not unsorted:
         bounds = torch.arange(num_dst + 1, device=dst.device)
         indptr = torch.searchsorted(dst.contiguous(), bounds)
         return EdgeRows(indptr, src.to(torch.int64 if wide else torch.int32), num_src, num_dst)
@@ -214,8 +216,3 @@ def _built(edge_index: Tensor, key: _Key) -> EdgeRows | None:
     keys, order = torch.sort(dst, stable=True)
     indptr = torch.searchsorted(keys, torch.arange(num_dst + 1, device=dst.device, dtype=keys.dtype))
     return EdgeRows(indptr, src[order].to(torch.int64 if wide else torch.int32), num_src, num_dst, order)
-
-
-def _within(ids: Tensor, count: int) -> bool:
-    low, high = torch.aminmax(ids)
-    return int(low) >= 0 and int(high) < count

@@ -120,7 +120,7 @@ class GATv2Conv(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
     """
 
     pyg = pyg.GATv2Conv
-    least = 1 << 17
+    least, least_on_gpu = 1 << 17, 1 << 26
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, return_attention_weights: Any = None) -> Any:
         # edge_updater_type: (x: PairTensor, edge_attr: OptTensor)

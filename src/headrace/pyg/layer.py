@@ -38,6 +38,7 @@ class Fast:
     # Below so many elements of messages (edges x width) PyG's path is taken, which starts faster. Measured on one core with edges
     # that are sorted for one pass, `bench pyg` repeats it.
     least: ClassVar[int] = 1 << 19
+    least_on_gpu: ClassVar[int] = 1 << 27  # measured on an H200: below it what PyG launches takes less time than a sort and ours
     flow: str
     node_dim: int
     aggr: Any
@@ -63,7 +64,9 @@ class Fast:
             return None
         if type(edge_index) is not Tensor or edge_index.dim() != 2 or edge_index.shape[0] != 2 or not _plain_rows(source):
             return None
-        if edge_index.shape[1] * source.shape[-1] < self.least:
+        if edge_index.shape[1] * source.shape[-1] < (self.least_on_gpu if source.is_cuda else self.least):
+            return None
+        if source.is_cuda and self.aggr == "max":  # its gradient reads every message, which PyG's has at hand
             return None
         if edge_index.dtype not in (torch.int64, torch.int32) or edge_index.layout != torch.strided:
             return None

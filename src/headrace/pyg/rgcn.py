@@ -19,7 +19,7 @@ class RGCNConv(Fast, pyg.RGCNConv):  # type: ignore[misc]
     """PyG's `RGCNConv`. One kernel sums for all relations, into rows for the pairs of target and relation that have edges."""
 
     pyg = pyg.RGCNConv
-    least = 0
+    least, least_on_gpu = 0, 1 << 20
 
     @classmethod
     def refusal(cls, conv: Any) -> str | None:

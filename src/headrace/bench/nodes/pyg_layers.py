@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.bench import peers
-from headrace.bench.measure import CPU, Row, copy_rate, needs_gpu, product_rate, time_in_turn
+from headrace.bench.measure import CPU, Row, copy_rate, needs_gpu, product_rate, time_in_turn, wait_for
 from headrace.bench.setting import Setting, check_trainable, features_of, threads_of
 from headrace.graph import Dataset
 from headrace.loader import NeighborLoader
@@ -134,6 +134,7 @@ def _layer_row(setting: Setting, name: str, conv: Any, edges: _Edges, bandwidth:
             x.grad = None
             out: Tensor = layer(x, edges.edge_index, *beside)
             out.sum().backward()  # type: ignore[no-untyped-call]
+        wait_for(x.device)
         return out.detach()
 
     results = []
@@ -181,6 +182,7 @@ def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device
             out = model(batch.x, batch.edge_index, **(sizes if trimmed else {}))[: batch.batch_size]
             loss = F.cross_entropy(out, batch.y[: batch.batch_size].long())
             loss.backward()  # type: ignore[no-untyped-call]
+            wait_for(device)
             return loss.detach()
 
         _check(name, *([step(each), *(p.grad for p in each.parameters())] for each in (theirs, ours)))
