@@ -7,6 +7,7 @@ layer back needs only the rows that the next one read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from headrace import kernels
 from headrace.graph.edge_rows import EdgeRows
 from headrace.kernels import aggregate, gather
 
+_Map = Callable[[Tensor, EdgeRows], Tensor]
 _CHUNK = 1 << 24  # elements of messages at a time, where the gradient of a maximum has to look at them
 _CUT = 0.75  # of the rows: above it the transpose of all of them, which is kept, costs less than one of some
 _BLOCK = 64  # rows looked at first: where they hold anything, nothing is cut
@@ -56,19 +58,19 @@ def dots(left: Tensor, x: Tensor, rows: EdgeRows) -> Tensor:
 
 def segment_sum(messages: Tensor, rows: EdgeRows) -> Tensor:
     """The sum over each row of what its entries hold.  # [edges, ...] -> [rows, ...]"""
-    out: Tensor = _Segments.apply(messages, rows)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(messages, rows, _by_row, _at_targets)  # type: ignore[no-untyped-call]
     return out
 
 
 def take_targets(x: Tensor, rows: EdgeRows) -> Tensor:
     """The row of `x` at the target of every entry.  # [rows, ...] -> [edges, ...]"""
-    out: Tensor = _Targets.apply(x, rows)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(x, rows, _at_targets, _by_row)  # type: ignore[no-untyped-call]
     return out
 
 
 def take_sources(x: Tensor, rows: EdgeRows) -> Tensor:
     """The row of `x` at the source of every entry.  # [num_src, ...] -> [edges, ...]"""
-    out: Tensor = _Sources.apply(x, rows)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(x, rows, _at_sources, _by_source)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -158,37 +160,36 @@ class _Dots(Function):
         return grad_left, grad_x, None
 
 
-class _Segments(Function):
-    @staticmethod
-    def forward(ctx: Any, messages: Tensor, rows: EdgeRows) -> Tensor:  # type: ignore[override]
-        ctx.rows = rows
-        return aggregate(messages, rows.indptr, entries(rows))
+class _Linear(Function):
+    """A linear map of rows and its adjoint, which are each other's gradients."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        return take_targets(grad, ctx.rows), None
-
-
-class _Targets(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: EdgeRows) -> Tensor:  # type: ignore[override]
-        ctx.rows = rows
-        return gather(x.contiguous(), rows.targets(), check=False)
+    def forward(ctx: Any, x: Tensor, rows: EdgeRows, there: _Map, back: _Map) -> Tensor:  # type: ignore[override]
+        ctx.rows, ctx.there, ctx.back = rows, there, back
+        return there(x, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        return segment_sum(grad, ctx.rows), None
+        return _Linear.apply(grad, ctx.rows, ctx.back, ctx.there), None, None, None  # type: ignore[no-untyped-call]
 
 
-class _Sources(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: EdgeRows) -> Tensor:  # type: ignore[override]
-        ctx.rows = rows
-        return gather(x.contiguous(), rows.sources(), check=False)
+def _by_row(messages: Tensor, rows: EdgeRows) -> Tensor:
+    return aggregate(messages, rows.indptr, entries(rows))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        return _of_entries(grad, ctx.rows), None
+
+def _by_source(messages: Tensor, rows: EdgeRows) -> Tensor:
+    back = rows.reverse()
+    assert back.permutation is not None
+    positions = back.permutation.long()
+    return aggregate(messages, back.indptr, rows.derived("by source", lambda: entries(rows)[positions]))
+
+
+def _at_targets(x: Tensor, rows: EdgeRows) -> Tensor:
+    return gather(x.contiguous(), rows.targets(), check=False)
+
+
+def _at_sources(x: Tensor, rows: EdgeRows) -> Tensor:
+    return gather(x.contiguous(), rows.sources(), check=False)
 
 
 class _Max(Function):
@@ -215,7 +216,7 @@ class _Max(Function):
             shares = reached * take_targets(grad[:, columns] / among.clamp_min(1), rows)
             if ctx.needs_input_grad[0]:
                 turned = shares if weight is None else shares * weight.to(x.dtype).unsqueeze(1)
-                grads.append(_of_entries(turned, rows))
+                grads.append(_Linear.apply(turned, rows, _by_source, _at_sources))  # type: ignore[no-untyped-call]
             if ctx.needs_input_grad[1]:
                 part = (shares * messages).sum(1).to(weight.dtype)
                 grad_weight = part if grad_weight is None else grad_weight + part
@@ -240,16 +241,3 @@ def entries(rows: EdgeRows) -> Tensor:
     count = len(rows.indices)
     dtype = torch.int32 if count <= torch.iinfo(torch.int32).max else torch.int64
     return rows.derived("entries", lambda: torch.arange(count, dtype=dtype, device=rows.indices.device))
-
-
-def _of_entries(messages: Tensor, rows: EdgeRows) -> Tensor:
-    """The sum over each source of what its entries hold.  # [edges, ...] -> [num_src, ...]"""
-    back = rows.reverse()
-    place = rows.derived("by source", lambda: _by_source(rows, back))
-    out: Tensor = _Sum.apply(messages, None, None, None, place)  # type: ignore[no-untyped-call]
-    return out
-
-
-def _by_source(rows: EdgeRows, back: EdgeRows) -> EdgeRows:
-    assert back.permutation is not None
-    return EdgeRows(back.indptr, entries(rows)[back.permutation.long()], len(rows.indices), rows.num_src)
