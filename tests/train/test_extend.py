@@ -125,7 +125,13 @@ def test_what_is_left_open_suits_the_data():
     small_graph, large_graph = options.suited(140), options.suited(200_000)
     assert (small_graph.epochs, small_graph.patience, small_graph.layers, small_graph.fanout) == (200, 50, 3, (15, 10, 5))
     assert (large_graph.epochs, large_graph.patience) == (10, 2)
+    assert (small_graph.weight_decay, large_graph.weight_decay, hr.train.NodeOptions(weight_decay=0).suited(140).weight_decay) == (
+        5e-4,
+        0,
+        0,
+    )
     assert options.suited(50_000).epochs == 40
     chosen = hr.train.NodeOptions(epochs=7, full_batch=True).suited(140)
     assert (chosen.epochs, chosen.patience, chosen.layers, chosen.fanout) == (7, 0, 2, ())
+    assert chosen.weight_decay == 0  # the epochs were given
     assert chosen.suited(140) == chosen

@@ -83,7 +83,7 @@ def link(
         raise refused("a run that goes on has its options already: leave out --plan")
     name = chosen.get("decoder", options.decoder)
     planned = _planned if plan else None
-    _train("link", options, chosen, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned)
+    _train("link", options, chosen, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned, suits=True)
 
 
 def _train(
@@ -98,11 +98,15 @@ def _train(
     json: bool,
     train: Callable[..., Any],
     planned: Callable[[Dataset, dict[str, Any], Path], PlannedLink] | None = None,
+    suits: bool = False,
 ) -> None:
     """Train and show what came of it, as tables or JSON. `name` is for a new run's directory.
 
+    `planned` makes the options from those that were chosen; with `suits`, `train` does.
+
     Under torchrun rank 0 decides where the run is and which options it goes on with, and is the only one to speak.
     """
+    kind = type(options)
     try:
         with ExitStack() as begun, join(_device(options, chosen, out if resume else None)) as ranks:
             if task == "link":
@@ -110,20 +114,22 @@ def _train(
             begin = partial(_begin, task, out, resume, f"{short_name(dataset)}-{name}", begun)
             place, values = told_by_first(ranks, begin)
             if values is not None:
-                options = from_plain(type(options), _for_ranks(values, ranks) | chosen)
+                options = from_plain(kind, _for_ranks(values, ranks) | chosen)
             opened: list[Dataset] = []
             on_all(ranks, lambda: opened.append(named(dataset)))
             more = {}
             if planned is not None:
                 plan = planned(opened[0], chosen, place)
                 options, more = plan.options, {"plan": plan.record()}
+            elif suits and values is None:
+                options = chosen
             watcher = make_watcher() if is_first() else Watcher()
             with _saying_how_to_go_on(task, dataset, place, watcher):
                 result = train(opened[0], options=options, out=place, resume=resume, watcher=watcher, spec=dataset, **more)
     except KeyboardInterrupt:
         raise leave(130) from None
     except (ValueError, OSError, CheckpointError, FloatingPointError) as error:
-        raise refused(str(error), type(options)) from None
+        raise refused(str(error), kind) from None
     if not is_first():
         return
     if json:

@@ -52,7 +52,7 @@ def make_optimizer(model: nn.Module, options: RunOptions) -> torch.optim.Optimiz
         raise ValueError("the model has no parameters to train")
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[options.optimizer]
     more = {"momentum": 0.9} if options.optimizer == "sgd" else {}
-    optimizer: torch.optim.Optimizer = kind(parameters, lr=options.lr, weight_decay=options.weight_decay, fused=True, **more)
+    optimizer: torch.optim.Optimizer = kind(parameters, lr=options.lr, weight_decay=options.weight_decay or 0.0, fused=True, **more)
     return optimizer
 
 

@@ -75,15 +75,16 @@ class LoopOptions:
 
     def _check_not_negative(self, *names: str) -> None:
         for name in names:
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
 
 
 @dataclass(frozen=True)
 class RunOptions(LoopOptions):
     """What recipes have whose weights one optimizer updates."""
 
-    weight_decay: float = option(0.0, "weight decay")
+    weight_decay: float | None = option(0.0, "weight decay")
     optimizer: Literal["adam", "adamw", "sgd"] = option("adam", "how weights are updated")
     clip: float = option(0.0, "largest norm of the gradient (0: no limit)")
     precision: Literal["fp32", "bf16"] = option("fp32", "type that products are computed in; weights stay fp32")

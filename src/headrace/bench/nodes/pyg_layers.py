@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -50,7 +51,7 @@ class _Edges:
 
 def run(setting: PygSetting) -> list[Row]:
     """A row per layer and shape, then one per model and sampled step. The limit counts bytes of the sums at the rate of a copy,
-    every neighbor's row read anew, and the products of a layer's linear maps."""
+    every neighbor's row read anew, and the products of a layer's linear maps; of a step, the products of its forward pass alone."""
     if not peers.has_pyg():
         raise ValueError("this benchmark compares with PyG, which is not installed: pip install torch-geometric")
     device = CPU if setting.device == "cpu" else needs_gpu()
@@ -65,7 +66,7 @@ def run(setting: PygSetting) -> list[Row]:
                     rows.append(_layer_row(setting, name, make(), edges, bandwidth, products))
         for name, model in _models(data).items():
             if not setting.only or name in setting.only:
-                rows += _step_rows(setting, data, name, model, device)
+                rows += _step_rows(setting, data, name, model, device, products)
     return rows
 
 
@@ -159,7 +160,7 @@ def _layer_row(setting: Setting, name: str, conv: Any, edges: _Edges, bandwidth:
     )
 
 
-def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device: torch.device) -> list[Row]:
+def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device: torch.device, products: float) -> list[Row]:
     """A sampled batch from our loader, as PyG's examples write the step, and with its `trim_to_layer`."""
     from headrace.graph.edge_rows import EdgeRows, carried, carry
     from headrace.pyg import accelerate
@@ -185,11 +186,31 @@ def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device
             wait_for(device)
             return loss.detach()
 
-        _check(name, *([step(each), *(p.grad for p in each.parameters())] for each in (theirs, ours)))
+        with _flop_counted(theirs) as flop:
+            results = [step(theirs), *(p.grad for p in theirs.parameters())]
+        _check(name, results, [step(ours), *(p.grad for p in ours.parameters())])
         seconds = time_in_turn({"ours": lambda: step(ours), "PyG": lambda: step(theirs)}, repeats=setting.repeats)
         case = f"{name}, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges{', trimmed' * trimmed}, {setting.threads_named}"
-        rows.append(Row(case, "forward, loss and backward", "s", seconds["ours"], {"PyG": seconds["PyG"]}))
+        limit = sum(flop) / products
+        rows.append(Row(case, "forward, loss and backward", "s", seconds["ours"], {"PyG": seconds["PyG"]}, limit))
     return rows
+
+
+@contextmanager
+def _flop_counted(model: nn.Module) -> Iterator[list[int]]:
+    """Of every product with a matrix of weights in a forward pass."""
+    flop: list[int] = []
+
+    def count(module: Any, inputs: Any, out: Tensor) -> None:
+        flop.append(2 * out.numel() * module.weight.shape[1])
+
+    linear = [module for module in model.modules() if type(module).__name__ == "Linear"]
+    hooks = [module.register_forward_hook(count) for module in linear]
+    try:
+        yield flop
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _check(name: str, theirs: list[Any], ours: list[Any]) -> None:

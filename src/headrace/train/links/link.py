@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from headrace.train.links.memory import ROW_TYPES, SPARE, LinkMemory, require_ro
 from headrace.train.links.options import LinkOptions, decoder_of
 from headrace.train.links.predicted import beside_measured
 from headrace.train.links.recipe import LinkRecipe
+from headrace.train.links.suited import chosen_words, suited_options
 from headrace.train.loop import Trainer
 from headrace.train.measure import spreads
 from headrace.train.options import LoopOptions
@@ -70,7 +71,7 @@ class LinkResult:
 
 def link(
     data: Dataset,
-    options: LinkOptions | None = None,
+    options: LinkOptions | Mapping[str, Any] | None = None,
     *,
     model: Decoder | Callable[[], Decoder] | None = None,
     out: str | Path | None = None,
@@ -81,6 +82,7 @@ def link(
 ) -> LinkResult:
     """Train embeddings of the nodes of `data`, a knowledge graph or any graph, to predict its edges.
 
+    options: all of them; or some by name, in a dict, and the others are chosen to suit the data, which a note says.
     model: a decoder of `options.dim`, of a class that is registered (`hr.nn.register_decoder`); or a function that makes one
         (each repeat makes its own); or None for the one that the options name.
     out: the run's directory: options, metrics, a timeline, checkpoints, and the rows where they live on disk.
@@ -102,7 +104,11 @@ def link(
     ('full', True)
     """
     data = as_dataset(data)
-    options = LinkOptions() if options is None else options
+    note = ""
+    if options is None or isinstance(options, Mapping):
+        given = {} if options is None else options
+        options = suited_options(data, given)
+        note = chosen_words(options, given)
     if not isinstance(options, LinkOptions):
         raise TypeError(f"options must be LinkOptions, not {type(options).__name__}: a decoder is passed as model=")
     if options.storage == "disk" and out is None:
@@ -122,7 +128,7 @@ def link(
     require_room(LinkMemory.of(options, **sizes))
     spare = spare_slots(options, **sizes)
     ends, recipe = fit(
-        partial(_recipe, edges, spare, make),
+        partial(_recipe, edges, spare, make, note),
         options,
         header=_header(data, edges, spec, plan, None if out is None else _fingerprint(edges)),
         out=out,
@@ -187,8 +193,10 @@ def _itself(decoder: Decoder) -> Decoder:
     return decoder
 
 
-def _recipe(edges: LinkData, spare: int, make: Callable[[], Decoder] | None, setup: Setup) -> LinkRecipe:
+def _recipe(edges: LinkData, spare: int, make: Callable[[], Decoder] | None, note: str, setup: Setup) -> LinkRecipe:
     check_ranks(setup.ranks)
+    if note:
+        setup.watcher.note(f"chosen to suit this dataset: {note}")
     if edges.held_out_by == "time":
         parts = f"the latest {len(edges.test):,} are for testing, {len(edges.val):,} before them for validation"
         setup.watcher.note(f"edges have times: {parts}")

@@ -10,6 +10,7 @@ from headrace._sizes import parse_size
 from headrace.train.options import RunOptions, option
 
 _STEPS, _FEWEST, _MOST = 2000, 10, 200  # batches of a run whose epochs are left open, and bounds of its epochs
+_FEW_NODES, _DECAY = 5000, 5e-4  # so few training nodes are soon learned by heart
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class NodeOptions(RunOptions):
     epochs: int = option(0, "passes over the training nodes (0: as many as make 2000 batches, from 10 to 200)")
     patience: int = option(
         -1, "stop after this many validations without a better one (0: never; -1: a quarter of the epochs that epochs 0 gives)"
+    )
+    weight_decay: float | None = option(
+        None, "weight decay (default: 0; 0.0005 where epochs are left open and there are at most 5,000 training nodes)"
     )
     model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = option("sage", "kind of layer")
     fanout: tuple[int, ...] = option((), "neighbors sampled per hop, the seeds' first; -1 takes all (default: 15,10,5)")
@@ -119,7 +123,7 @@ class NodeOptions(RunOptions):
         return super()._bounds() | {"epochs": 0, "patience": -1}  # 0 and -1 leave it to `suited`
 
     def suited(self, train_nodes: int) -> NodeOptions:
-        """These options with numbers for all that was left open: epochs, patience, layers and fanout.
+        """These options with numbers for all that was left open: epochs, patience, weight decay, layers and fanout.
 
         A small graph has few batches an epoch, and needs more epochs for as many steps.
         """
@@ -128,8 +132,11 @@ class NodeOptions(RunOptions):
         patience = self.patience
         if patience < 0:
             patience = 0 if self.epochs else max(epochs // 4 // max(self.validate_every, 1), 1)
+        decay = self.weight_decay
+        if decay is None:
+            decay = _DECAY if not self.epochs and train_nodes <= _FEW_NODES else 0.0
         fanout = self.fanout if self.full_batch else self.fanouts
-        return replace(self, epochs=epochs, patience=patience, layers=self.depth, fanout=fanout)
+        return replace(self, epochs=epochs, patience=patience, weight_decay=decay, layers=self.depth, fanout=fanout)
 
     @property
     def depth(self) -> int:
