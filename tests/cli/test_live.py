@@ -7,9 +7,9 @@ import threading
 import pytest
 from rich.console import Console
 
-from headrace.cli.live import LiveView, sparkline
+from headrace.cli.shown.live import LiveView, sparkline
 from headrace.train import StepEvent
-from headrace.train.lines import Lines
+from headrace.train.watching.lines import Lines
 
 HEADER = {
     "task": "node",
@@ -256,7 +256,7 @@ def test_lines_of_a_task_of_ones_own_tell_the_measure_that_decides(capsys):
 
 def test_short_epochs_have_a_line_a_second_and_the_last_always(capsys, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("headrace.train.lines.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("headrace.train.watching.lines.time.monotonic", lambda: now[0])
     lines = Lines()
     lines.begin(HEADER, **{**WHERE, "epochs": 100})
     for epoch in range(100):
@@ -268,7 +268,7 @@ def test_short_epochs_have_a_line_a_second_and_the_last_always(capsys, monkeypat
 
 def test_a_long_epoch_has_lines_within(capsys, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("headrace.train.lines.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("headrace.train.watching.lines.time.monotonic", lambda: now[0])
     lines = Lines()
     lines.begin(HEADER, **WHERE)
     for number in range(1, 50):

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from headrace.cli.progress import terminable
+from headrace.cli.shown.progress import terminable
 
 
 class Freed:

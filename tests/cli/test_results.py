@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli.results import show_result
+from headrace.cli.shown.results import show_result
 from headrace.train import Run
 
 MEASURES = [{"name": "error", "better": "lower", "format": ",.1f"}, {"name": "kept", "better": "higher", "format": ".1%"}]

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import headrace as hr
 from headrace.cli import app
-from headrace.cli.sentences import sentence
+from headrace.cli.shown.sentences import sentence
 
 runner = CliRunner()
 NODES = "generate:community?nodes=200&edges=1600&classes=3&features=8"

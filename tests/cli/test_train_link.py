@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import headrace as hr
 from headrace.cli import app
-from headrace.cli.live import LiveView
+from headrace.cli.shown.live import LiveView
 from headrace.train import LinkOptions, Run
 from headrace.train.report import figures
 from headrace.train.report.read import read_run

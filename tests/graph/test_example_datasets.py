@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 import headrace as hr
 from headrace.cli import app
-from headrace.graph.examples import EXAMPLES
 from headrace.graph.ingest import IngestOptions, ingest
-from headrace.graph.named import named
+from headrace.graph.known.examples import EXAMPLES
+from headrace.graph.known.named import named
 
 
 @pytest.fixture

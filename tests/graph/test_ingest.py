@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 import headrace as hr
 from headrace.cli.import_ import import_command
-from headrace.graph.ingest import IngestError, IngestOptions, external, ingest, parse_size, runs
+from headrace.graph.ingest import IngestError, IngestOptions, ingest, parse_size
 from headrace.graph.ingest.memory import Budget
-from headrace.graph.ingest.scratch import require_disk
+from headrace.graph.ingest.outside import external, runs
+from headrace.graph.ingest.outside.scratch import require_disk
 
 ARRAYS = ("indptr", "indices", "weight", "edge_id")
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

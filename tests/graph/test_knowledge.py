@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.graph import knowledge as module
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.train import LinkOptions, link
 from headrace.train.links.data import LinkData
 

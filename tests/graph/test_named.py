@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 
 
 @pytest.fixture

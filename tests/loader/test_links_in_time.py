@@ -6,7 +6,7 @@ import torch
 import headrace as hr
 from headrace.loader import LinkNeighborLoader, NeighborLoader
 from headrace.sample import NegativeSampler
-from headrace.sample.negative_in_time import NegativesInTime
+from headrace.sample.negatives.in_time import NegativesInTime
 
 pytest.importorskip("torch_geometric", reason="needs torch-geometric")
 from torch_geometric.data import Data, HeteroData

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.sample.workspace import Bound
+from headrace.sample.gpu.workspace import Bound
 from interpreted import run_interpreted
 
 METHODS = """
@@ -69,10 +69,10 @@ for options in ({}, {"disjoint": True}):
     same(9, 12)
 
     # Batches too large to reserve memory for go hop by hop, between others that do not; also after an error.
-    with mock.patch("headrace.sample.workspace._BOUND", 60):
+    with mock.patch("headrace.sample.gpu.workspace._BOUND", 60):
         for batch, count in enumerate((4, 30, 3, 30, 30, 5)):
             same(batch, count)
-        with mock.patch("headrace.sample.device.DeviceSampler._relabel", side_effect=ValueError("broken")):
+        with mock.patch("headrace.sample.gpu.device.DeviceSampler._relabel", side_effect=ValueError("broken")):
             try:
                 found.sample(torch.arange(40), 0, 0)
                 raise AssertionError("no error came through")
@@ -138,7 +138,7 @@ assert found._launched.workspaces._idle == [work]
 # Large samples, those of unknown size, and stamps that would overflow within a group.
 work.base = 2**31 - 1 - 100
 assert [s.num_edges for s in found.samples(batches, 1)] == [s.num_edges for s in expected.samples(batches, 1)]
-with mock.patch("headrace.sample.device._TOGETHER", 2 * found._launched._bound(9).num_edges):
+with mock.patch("headrace.sample.gpu.device._TOGETHER", 2 * found._launched._bound(9).num_edges):
     assert found._launched.lanes(8, 9) == 2 and found._launched.lanes(8, 200) == 1 and found._launched.lanes(1, 1) == 1
     for a, b in zip(expected.samples(batches, 1), found.samples(batches, 1), strict=True):
         assert_same(a, b)

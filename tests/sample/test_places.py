@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.sample.launch import gpu_of
+from headrace.sample.gpu.launch import gpu_of
 from headrace.sample.places import choose
 
 GIB = 2**30

@@ -7,7 +7,7 @@ import pytest
 
 import headrace as hr
 from headrace.train import Watcher
-from headrace.train.lines import Lines, usual_watcher
+from headrace.train.watching.lines import Lines, usual_watcher
 from training_cases import small
 
 

@@ -20,8 +20,8 @@ from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
 from headrace.cli.report import report
-from headrace.cli.sentences import Guarded
-from headrace.cli.streams import with_streams
+from headrace.cli.shown.sentences import Guarded
+from headrace.cli.shown.streams import with_streams
 from headrace.cli.train import train
 
 app = typer.Typer(

@@ -18,11 +18,11 @@ from rich.table import Table
 from headrace._arrays import thread_count
 from headrace._device import device_of
 from headrace.cli.options import refused, takes
-from headrace.cli.progress import progress_shown, terminable
-from headrace.cli.shown_plan import show_plan
+from headrace.cli.shown.plan import show_plan
+from headrace.cli.shown.progress import progress_shown, terminable
 from headrace.cli.train import DATASET, short_name
 from headrace.graph import Dataset
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.nn.gnn import KINDS
 from headrace.plan import Machine, Plan, Verification, advise, probe, verify
 from headrace.plan.decided import seconds

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from headrace.cli.options import refused
-from headrace.cli.results import show_result
+from headrace.cli.shown.results import show_result
 from headrace.cli.train import make_watcher, run_node
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.train import CheckpointError, NodeOptions
 from headrace.train.report import write_report
 from headrace.train.run import new_folder

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import refused
-from headrace.graph.examples import EXAMPLES
+from headrace.graph.known.examples import EXAMPLES
 
 _NAME = typer.Argument(help="towns, facts, visits or library; without it they are listed", show_default=False)
 _FOLDER = typer.Argument(help="where to write its CSV files (default: its name)", show_default=False)

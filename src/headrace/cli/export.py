@@ -9,9 +9,9 @@ import typer
 
 from headrace._sizes import format_size
 from headrace.cli.options import refused
-from headrace.cli.progress import progress_shown, terminable
+from headrace.cli.shown.progress import progress_shown, terminable
 from headrace.graph import Dataset
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.train import CheckpointError, Run
 from headrace.train.inference.export import export as export_rows
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.options import refused, takes
-from headrace.cli.progress import progress_shown, terminable
+from headrace.cli.shown.progress import progress_shown, terminable
 from headrace.graph.ingest import IngestError, IngestOptions, IngestReport, Understood, format_size, ingest
 
 _COLUMNS = 12  # of a file that are shown

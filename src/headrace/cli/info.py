@@ -13,7 +13,7 @@ from rich.table import Table
 
 from headrace.cli.options import refused
 from headrace.graph import Dataset, open_dataset
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.graph.properties import degree_histogram, properties
 
 _BAR = 40

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from headrace.cli.export import names_for
 from headrace.cli.options import refused
-from headrace.cli.progress import progress_shown, terminable
+from headrace.cli.shown.progress import progress_shown, terminable
 from headrace.train import CheckpointError
 from headrace.train.inference.neighbors import Neighbor, Neighbors
 from headrace.train.inference.neighbors import neighbors as find_neighbors

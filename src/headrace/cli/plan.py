@@ -15,10 +15,10 @@ from rich.markup import escape
 
 from headrace._sizes import parse_size
 from headrace.cli.options import refused, takes
-from headrace.cli.shown_plan import show_plan
+from headrace.cli.shown.plan import show_plan
 from headrace.cli.train import DATASET
 from headrace.graph import Dataset
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.plan import LinkPlan, link_plan
 
 

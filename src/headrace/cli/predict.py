@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.options import refused
 from headrace.cli.train import DATASET
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.train import CheckpointError
 from headrace.train.inference.predict import write_predictions
 

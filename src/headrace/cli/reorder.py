@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.options import refused
-from headrace.cli.progress import progress_shown, terminable
+from headrace.cli.shown.progress import progress_shown, terminable
 from headrace.graph import Dataset, Graph
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.graph.properties import properties
 from headrace.graph.reorder import ORDERS, cache_misses
 from headrace.graph.reorder.cache import last_level_cache

@@ -14,24 +14,24 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.cli.live import LiveView
 from headrace.cli.options import refused, takes
-from headrace.cli.progress import progress_shown
-from headrace.cli.results import show_result
-from headrace.cli.shown_plan import show_plan
+from headrace.cli.shown.live import LiveView
+from headrace.cli.shown.plan import show_plan
+from headrace.cli.shown.progress import progress_shown
+from headrace.cli.shown.results import show_result
 from headrace.cli.torchrun import is_first, leave, on_all, told_by_first
 from headrace.graph import Dataset
-from headrace.graph.named import named
+from headrace.graph.known.named import named
 from headrace.plan import PlannedLink, planned_link
 from headrace.ranks import Ranks, join
 from headrace.train import CheckpointError, LinkOptions, NodeOptions, Run, Watcher
 from headrace.train import link as train_link
 from headrace.train import node as train_node
-from headrace.train.lines import Lines
 from headrace.train.links.link import check_ranks
 from headrace.train.loop import Stopped
 from headrace.train.options import from_plain
 from headrace.train.run import new_folder
+from headrace.train.watching.lines import Lines
 
 train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
 

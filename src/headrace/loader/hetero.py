@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from headrace.graph import EdgeType, HeteroGraph
-from headrace.loader.attributes import Attributes, Temporal
 from headrace.loader.base import Loader
-from headrace.loader.keywords import SHARED, check_pair, described, refuse, subgraph_of
 from headrace.loader.neighbor import NeighborLoader, topology_of
+from headrace.loader.pyg.attributes import Attributes, Temporal
+from headrace.loader.pyg.keywords import SHARED, check_pair, described, refuse, subgraph_of
 from headrace.loader.seeds import Order, Seeds, input_ids_of, input_nodes_of
 from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
@@ -203,7 +203,7 @@ class HeteroNeighborLoader(NeighborLoader):
     def _finish(self, batch: Any) -> Any:
         result = batch
         if self._is_pyg:
-            from headrace.loader.pyg import cut_down
+            from headrace.loader.pyg.objects import cut_down
             from headrace.sample.pyg import hetero_output
 
             output = hetero_output(batch.sample, self.pool, metadata=self._metadata(batch))

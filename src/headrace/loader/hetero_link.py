@@ -11,11 +11,11 @@ from torch import Tensor
 
 from headrace.graph import EdgeType, HeteroGraph, Relation
 from headrace.loader.hetero import HeteroBatch, HeteroNeighborLoader
-from headrace.loader.keywords import described
 from headrace.loader.link import LinkNeighborLoader
 from headrace.loader.link_batch import Ends, LinkFields, Links
+from headrace.loader.pyg.keywords import described
 from headrace.sample import HeteroSample
-from headrace.sample.negative import Edges
+from headrace.sample.negatives.negative import Edges
 
 
 @dataclass(eq=False, repr=False)

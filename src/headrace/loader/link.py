@@ -16,8 +16,8 @@ from headrace.loader.link_batch import Ends, LinkBatch, links_of
 from headrace.loader.neighbor import NeighborLoader, is_hetero
 from headrace.loader.seeds import input_ids_of
 from headrace.sample import NegativeSampler, NegativeSampling, Sample
-from headrace.sample.negative import Edges
-from headrace.sample.negative_in_time import NegativesInTime
+from headrace.sample.negatives.in_time import NegativesInTime
+from headrace.sample.negatives.negative import Edges
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from headrace.graph import Dataset, EdgeType, Graph, HeteroGraph
-from headrace.loader.attributes import Attributes, Temporal, input_times
 from headrace.loader.base import Loader, gpu_of
 from headrace.loader.batch import Batch
-from headrace.loader.keywords import SHARED, check_pair, is_one_of, refuse, subgraph_of
+from headrace.loader.pyg.attributes import Attributes, Temporal, input_times
+from headrace.loader.pyg.keywords import SHARED, check_pair, is_one_of, refuse, subgraph_of
 from headrace.loader.seeds import Order, Seeds, input_ids_of, input_nodes_of
 from headrace.loader.shard import Shard
 from headrace.pipeline import Trace
@@ -218,7 +218,7 @@ class NeighborLoader(Loader):
         self._rows, self._labels = rows if rows is not None else self._store("x"), self._store("y")
         self._stores: dict[str, Store] = {} if rows is None else {"x": rows}  # that take the place of a PyG object's attributes
         if self.device is not None and self._dataset is None:
-            from headrace.loader.pyg import stores_of
+            from headrace.loader.pyg.objects import stores_of
 
             self._stores |= stores_of(self._topology, self.device, but=self._stores)
 
@@ -229,7 +229,7 @@ class NeighborLoader(Loader):
 
     def _take_subgraphs(self, graph: Graph | HeteroGraph) -> None:
         """Prepare for what `subgraph_type` says, which the batches of PyG objects have."""
-        from headrace.loader.subgraph import Subgraph
+        from headrace.loader.pyg.subgraph import Subgraph
 
         if self.subgraph_type == "induced" and self.device is not None:
             raise ValueError("induced subgraphs are found on the CPU: leave device out, and call batch.to(device)")
@@ -299,7 +299,7 @@ class NeighborLoader(Loader):
             batch = batch.to(self.device)
         result: Any = batch
         if self._dataset is None:
-            from headrace.loader.pyg import cut_down
+            from headrace.loader.pyg.objects import cut_down
             from headrace.sample.pyg import sampler_output
 
             output = sampler_output(batch.sample, self.pool, metadata=self._metadata(batch))
@@ -355,7 +355,7 @@ def is_hetero(data: Any) -> bool:
     try:
         from torch_geometric.data import HeteroData
 
-        from headrace.loader.remote import has_types, is_pair
+        from headrace.loader.pyg.remote import has_types, is_pair
     except ImportError:
         return False
     return isinstance(data, HeteroData) or (is_pair(data) and has_types(data))
@@ -366,7 +366,7 @@ def topology_of(data: Any, time_attr: str | None) -> Any:
     try:
         from torch_geometric.data import Data, HeteroData
 
-        from headrace.loader.remote import is_pair, topology
+        from headrace.loader.pyg.remote import is_pair, topology
     except ImportError:
         raise TypeError(f"data must be a headrace Dataset or Graph, or (with torch-geometric) a Data, not {type(data)}") from None
     if is_pair(data):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.loader.base import Loader
-from headrace.loader.keywords import SHARED, refuse
+from headrace.loader.pyg.keywords import SHARED, refuse
 from headrace.loader.seeds import Order, Seeds
 from headrace.loader.shard import Shard
 from headrace.pipeline import Trace

@@ -2,14 +2,14 @@
 
 from headrace.sample.hetero import HeteroSample, HeteroSampler
 from headrace.sample.hops import Hops
-from headrace.sample.known import KnownEdges, drawn_as, known_among
 from headrace.sample.mixed import MixedSampler
-from headrace.sample.negative import Negatives, NegativeSampler, NegativeSampling
+from headrace.sample.negatives.known import KnownEdges, drawn_as, known_among
+from headrace.sample.negatives.negative import Negatives, NegativeSampler, NegativeSampling
+from headrace.sample.negatives.shared import SharedNegatives
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.places import Place
 from headrace.sample.sample import Block, Sample
 from headrace.sample.sampler import Sampler, batch_generator
-from headrace.sample.shared_negatives import SharedNegatives
 from headrace.sample.started import StartedSample
 
 __all__ = [

@@ -13,7 +13,7 @@ from headrace import _native
 from headrace._arrays import as_ids_near, as_times_near, first_outside, thread_count
 from headrace.graph import Graph
 from headrace.kernels import gather
-from headrace.sample.launch import device_sampler, find_place
+from headrace.sample.gpu.launch import device_sampler, find_place
 from headrace.sample.places import Mode
 from headrace.sample.sample import Sample
 from headrace.sample.sampler import Sampler, check_batch, check_seed, with_times
@@ -22,7 +22,7 @@ from headrace.sample.weights import cumulative, drawable
 from headrace.store import BufferPool
 
 if TYPE_CHECKING:
-    from headrace.sample.device import DeviceSampler
+    from headrace.sample.gpu.device import DeviceSampler
 
 # Up to here an array over all nodes finds a node's local id faster than a hash table does (measured; docs/sampling.md).
 _STAMP_NODES = 12 << 20

@@ -1,7 +1,6 @@
 """Training: one loop for every task, the tasks, exact inference, run directories and reports."""
 
 from headrace.train.checkpoint import CheckpointError
-from headrace.train.clock import Clock
 from headrace.train.fit import Setup, fit
 from headrace.train.inference.export import Exported, export
 from headrace.train.inference.infer import infer
@@ -16,7 +15,8 @@ from headrace.train.nodes.options import NodeOptions
 from headrace.train.options import LoopOptions, RunOptions
 from headrace.train.recipe import Recipe, Step
 from headrace.train.run import Run
-from headrace.train.watch import StepEvent, Watcher
+from headrace.train.watching.clock import Clock
+from headrace.train.watching.watch import StepEvent, Watcher
 
 __all__ = [
     "CheckpointError",

@@ -15,14 +15,14 @@ import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
 from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
-from headrace.train.lines import usual_watcher
 from headrace.train.loop import Stopped, Trainer
 from headrace.train.measure import Measure, spreads
 from headrace.train.options import LoopOptions, as_plain
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
-from headrace.train.tensorboard import TensorBoard, summary_writer
-from headrace.train.watch import Watcher, Watchers
+from headrace.train.watching.lines import usual_watcher
+from headrace.train.watching.tensorboard import TensorBoard, summary_writer
+from headrace.train.watching.watch import Watcher, Watchers
 
 # What may differ when a run goes on, whatever the task: it does not change what the run computes.
 FREE = frozenset({"threads", "checkpoint_seconds", "log_every", "tensorboard"})

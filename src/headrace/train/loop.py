@@ -17,7 +17,6 @@ from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import kept_memory
 from headrace.train.accumulate import Accumulator
-from headrace.train.clock import Clock
 from headrace.train.interrupt import Interrupt, interruptible
 from headrace.train.measure import split_scores
 from headrace.train.optimize import learning_rate
@@ -26,7 +25,8 @@ from headrace.train.reading import Reading
 from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.run import Run
 from headrace.train.state import State, first_not_finite
-from headrace.train.watch import StepEvent, Watcher
+from headrace.train.watching.clock import Clock
+from headrace.train.watching.watch import StepEvent, Watcher
 
 _END = object()  # no batch is this
 _TELL_SECONDS = 0.25  # from one look at the stages to the next

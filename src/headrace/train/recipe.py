@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from headrace.loader.base import Loader
 from headrace.pipeline import StageTimes
-from headrace.train.clock import Clock
 from headrace.train.measure import Measure
 from headrace.train.optimize import Update
 from headrace.train.options import LoopOptions, RunOptions
 from headrace.train.reading import Reading
 from headrace.train.run import Run
+from headrace.train.watching.clock import Clock
 
 _PIECE = 1 << 20  # numbers that are exchanged at a time
 Progress = Callable[[int, int], None]  # how much of a validation is done, of how much

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.graph.ingest import IngestError, IngestOptions, ingest, runs
+from headrace.graph.ingest import IngestError, IngestOptions, ingest
 from headrace.graph.ingest.memory import Budget
+from headrace.graph.ingest.outside import runs
 from headrace.graph.names import Names
 from headrace.graph.typed import join_types, typed_graph
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.graph.packages import tgb
+from headrace.graph.known.packages import tgb
 from headrace.graph.typed import typed_graph
 from headrace.train.links.data import LinkData
 

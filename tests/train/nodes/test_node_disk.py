@@ -18,8 +18,8 @@ from headrace.ranks import Alone
 from headrace.store import heap
 from headrace.train import NodeOptions, Run, Setup, Watcher, node
 from headrace.train.nodes.node import make_model
-from headrace.train.nodes.resident import training_first
-from headrace.train.nodes.stored import stored_data
+from headrace.train.nodes.storage.resident import training_first
+from headrace.train.nodes.storage.stored import stored_data
 from training_cases import StopAt, StoppedError, assert_same_weights, ctrl_c_at, lasting, small
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_DATA as Linux has it")

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.train.nodes.memory import BatchSize, cache_budget, slot_budget
-from headrace.train.nodes.residence import Residence
-from headrace.train.nodes.resident_data import resident_graph
+from headrace.train.nodes.storage.memory import BatchSize, cache_budget, slot_budget
+from headrace.train.nodes.storage.residence import Residence
+from headrace.train.nodes.storage.resident_data import resident_graph
 
 
 @settings(max_examples=40, deadline=None)

@@ -35,7 +35,7 @@ from headrace.train.links.memory import slot_bytes
 from headrace.train.links.recipe import LinkRecipe
 from headrace.train.loop import Trainer
 from headrace.train.options import option
-from headrace.train.watch import StepEvent
+from headrace.train.watching.watch import StepEvent
 
 _TIERS: dict[str, dict[str, str]] = {
     "device": {"storage": "device"},

@@ -17,17 +17,17 @@ from headrace._memory import peak_memory
 from headrace.graph.ingest.edges.by_time import TimedEdges
 from headrace.graph.ingest.edges.spooled import Edges, Progress, SpooledEdges
 from headrace.graph.ingest.edges.written import write_beside, write_names
-from headrace.graph.ingest.external import RowOptions, RowWriter, edges_at_once
+from headrace.graph.ingest.files.positional import PositionalRows
+from headrace.graph.ingest.files.understood import Understood, understanding
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.inputs import Inputs, open_inputs
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.node_arrays import write_nodes
 from headrace.graph.ingest.nodes import NodeRows
 from headrace.graph.ingest.options import IngestOptions, IngestReport
-from headrace.graph.ingest.positional import PositionalRows
+from headrace.graph.ingest.outside.external import RowOptions, RowWriter, edges_at_once
+from headrace.graph.ingest.outside.scratch import Array, require_disk, scratch_folder
 from headrace.graph.ingest.problems import BadRows, IngestError
-from headrace.graph.ingest.scratch import Array, require_disk, scratch_folder
-from headrace.graph.ingest.understood import Understood, understanding
 from headrace.graph.io import DatasetWriter
 
 

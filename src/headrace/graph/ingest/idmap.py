@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.graph.ingest.memory import Budget
-from headrace.graph.ingest.runs import Ranks
-from headrace.graph.ingest.scratch import Array, Scratch
+from headrace.graph.ingest.outside.runs import Ranks
+from headrace.graph.ingest.outside.scratch import Array, Scratch
 
 _CHUNK = 1 << 20
 

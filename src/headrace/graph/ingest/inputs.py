@@ -9,14 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.graph.hetero import EdgeType
-from headrace.graph.ingest.columns import Kind, Wanted
-from headrace.graph.ingest.memory import Budget
-from headrace.graph.ingest.named_files import EdgeFile
-from headrace.graph.ingest.node_inputs import NodeInput, open_nodes
-from headrace.graph.ingest.options import Column, IngestOptions
-from headrace.graph.ingest.problems import IngestError
-from headrace.graph.ingest.recognize import holds_triples, is_relation_name, time_kind
-from headrace.graph.ingest.tables import (
+from headrace.graph.ingest.files.columns import Kind, Wanted
+from headrace.graph.ingest.files.named_files import EdgeFile
+from headrace.graph.ingest.files.recognize import holds_triples, is_relation_name, time_kind
+from headrace.graph.ingest.files.tables import (
     AnyTable,
     ParquetTable,
     column_index,
@@ -28,7 +24,11 @@ from headrace.graph.ingest.tables import (
     require_type,
     width_of,
 )
-from headrace.graph.ingest.text import TextTable
+from headrace.graph.ingest.files.text import TextTable
+from headrace.graph.ingest.memory import Budget
+from headrace.graph.ingest.node_inputs import NodeInput, open_nodes
+from headrace.graph.ingest.options import Column, IngestOptions
+from headrace.graph.ingest.problems import IngestError
 
 _GZIP_RATIO = 5
 _OPTIONS = ("weight_column", "relation_column", "time_column", "edge_feature_columns")

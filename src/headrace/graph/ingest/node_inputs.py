@@ -6,13 +6,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from headrace.graph.ingest.columns import Kind, Wanted
-from headrace.graph.ingest.memory import Budget
-from headrace.graph.ingest.named_files import NodeFile
-from headrace.graph.ingest.nodes import NodeColumns
-from headrace.graph.ingest.options import Column, IngestOptions
-from headrace.graph.ingest.problems import IngestError
-from headrace.graph.ingest.tables import (
+from headrace.graph.ingest.files.columns import Kind, Wanted
+from headrace.graph.ingest.files.named_files import NodeFile
+from headrace.graph.ingest.files.tables import (
     NpyTable,
     ParquetTable,
     column_index,
@@ -22,7 +18,11 @@ from headrace.graph.ingest.tables import (
     require_type,
     width_of,
 )
-from headrace.graph.ingest.text import TextTable
+from headrace.graph.ingest.files.text import TextTable
+from headrace.graph.ingest.memory import Budget
+from headrace.graph.ingest.nodes import NodeColumns
+from headrace.graph.ingest.options import Column, IngestOptions
+from headrace.graph.ingest.problems import IngestError
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from headrace.graph.ingest.columns import Wanted, clean
+from headrace.graph.ingest.files.columns import Wanted, clean
+from headrace.graph.ingest.files.tables import ParquetTable
+from headrace.graph.ingest.files.text import TextTable
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.memory import Budget
+from headrace.graph.ingest.outside.scratch import Array, Scratch
 from headrace.graph.ingest.partition import Limits, Range, partition
 from headrace.graph.ingest.problems import BadRow, BadRows, IngestError, quoted
-from headrace.graph.ingest.scratch import Array, Scratch
-from headrace.graph.ingest.tables import ParquetTable
-from headrace.graph.ingest.text import TextTable
 from headrace.graph.io import DatasetWriter
 
 SPLITS = ("train", "val", "test")

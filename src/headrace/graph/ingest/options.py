@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headrace.graph.graph import SelfLoops
+from headrace.graph.ingest.files.named_files import EdgeFile, NodeFile, edge_files, node_files
 from headrace.graph.ingest.memory import parse_size
-from headrace.graph.ingest.named_files import EdgeFile, NodeFile, edge_files, node_files
 from headrace.graph.ingest.problems import IngestError
 
 Format = Literal["auto", "csv", "tsv", "parquet", "npy"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from headrace import _native
-from headrace.graph.ingest.scratch import Array, Scratch, Spool
+from headrace.graph.ingest.outside.scratch import Array, Scratch, Spool
 
 Pieces = Callable[[], Iterator[tuple[Array, ...]]]
 

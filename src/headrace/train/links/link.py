@@ -35,7 +35,7 @@ from headrace.train.measure import spreads
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
-from headrace.train.watch import Watcher
+from headrace.train.watching.watch import Watcher
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from headrace._memory import process_memory
 from headrace.pipeline import Pipeline, StageTimes, Trace
 from headrace.sample import KnownEdges
 from headrace.store import TrainedArray
-from headrace.train.clock import Clock
 from headrace.train.inference.encoded import ENCODED, WrittenRows, encode_all, save_encoded
 from headrace.train.inference.pairs import tell_apart
 from headrace.train.inference.ranking import ReadRows, rank
@@ -32,7 +31,8 @@ from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Progress, Recipe, Step, swap
 from headrace.train.run import Run
-from headrace.train.watch import Watcher
+from headrace.train.watching.clock import Clock
+from headrace.train.watching.watch import Watcher
 
 _SCORES = {"cpu": 1 << 36, "cuda": 1 << 42}  # that a ranking of edges takes, unless it was said how many edges
 _LEAST = 1000  # edges, however many scores that takes

@@ -24,11 +24,11 @@ from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import OwnRows
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.splits import num_splits, over_splits, split_numbers, with_split
-from headrace.train.nodes.stored import StoredData, stored_data
+from headrace.train.nodes.storage.stored import StoredData, stored_data
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
-from headrace.train.watch import Watcher
+from headrace.train.watching.watch import Watcher
 
 Model = nn.Module | Callable[[], nn.Module] | None
 

@@ -17,7 +17,6 @@ from headrace.nn import GNN, Layer
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import Remote, Store, Tiered, hot_order, rows_for
-from headrace.train.clock import Clock
 from headrace.train.inference.infer import infer
 from headrace.train.inference.walk import layers_of
 from headrace.train.nodes.captured import CapturedStep
@@ -27,6 +26,7 @@ from headrace.train.nodes.own_rows import with_rows_of
 from headrace.train.nodes.remote_batches import RemoteBatches
 from headrace.train.nodes.score import class_weights, count_right, loss_weight, measures_of, node_loss, per_class, score
 from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.watching.clock import Clock
 
 
 class NodeRecipe(Recipe):

@@ -10,8 +10,8 @@ import pyarrow as pa
 from headrace.graph.ingest.edges.spooled import Piece, SpooledEdges
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.memory import Budget
+from headrace.graph.ingest.outside.scratch import Array, Scratch, Spool
 from headrace.graph.ingest.partition import Limits, partition
-from headrace.graph.ingest.scratch import Array, Scratch, Spool
 
 _BYTES = 320  # of an edge while it is dealt or sorted, its features (counted apart) left out
 

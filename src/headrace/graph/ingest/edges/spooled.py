@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.graph.ingest.columns import clean
+from headrace.graph.ingest.files.columns import clean
 from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.inputs import EdgeInput, Inputs
 from headrace.graph.ingest.memory import Budget
+from headrace.graph.ingest.outside.scratch import Array, Scratch, Spool
 from headrace.graph.ingest.problems import BadRows, IngestError
-from headrace.graph.ingest.scratch import Array, Scratch, Spool
 
 Progress = Callable[[str, int, int | None], None]
 Piece = dict[str, Array]  # "src" and "dst", and of "relation", "weight", "time" and "features" what there is

@@ -1,0 +1,1 @@
+"""What commands show: progress, a live view, results, plans, and errors as sentences."""
