@@ -13,6 +13,7 @@ from headrace.cli import app
 
 runner = CliRunner()
 QUICK = ["--dim", "4", "--epochs", "1", "--batch-size", "20", "--negatives", "5", "--chunks", "2", "--threads", "1"]
+QUICK += ["--no-reciprocal"]
 
 
 def command(*arguments):

@@ -284,5 +284,7 @@ def test_of_predictions_that_fail_no_file_is_left(data, saved, run, tmp_path, mo
 
 def test_the_model_of_a_run_can_be_loaded(data, run):
     model, options = load_model(run[0], data)
-    assert options == dataclasses.replace(OPTIONS, accumulate=1, layers=2, patience=0)  # what the defaults mean for this run
+    assert options == dataclasses.replace(
+        OPTIONS, accumulate=1, layers=2, patience=0, weight_decay=0.0
+    )  # what the defaults mean for this run
     assert torch.equal(infer(model, data), infer(run[1], data))

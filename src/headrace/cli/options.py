@@ -83,7 +83,8 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     if field.default is dataclasses.MISSING:
         argument: Any = Annotated[kind, typer.Argument(help=text, show_default=False)]  # type: ignore[valid-type]
         return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=argument)
-    name = f"--{field.name.replace('_', '-')}"  # said outright, so that a flag has no --no- form
+    name = f"--{field.name.replace('_', '-')}"
+    name += f"/--no-{name.removeprefix('--')}" if kind is bool else ""  # a flag may be on in a config file, or for a dataset
     default = (",".join(map(str, field.default)) or None) if hint in _LISTS else field.default
     option: Any = Annotated[kind, typer.Option(name, help=text, metavar=choices)]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
