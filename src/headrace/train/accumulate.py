@@ -46,9 +46,11 @@ class Accumulator:
         self.statistics = RunningStatistics(recipe.model)
         self._names = [measure.name for measure in recipe.measures]
         self._dtype = torch.float32
-        for parameter in self.update.parameters:
+        brought = {id(parameter) for parameter in recipe.own_gradients}
+        self._parameters = [parameter for parameter in self.update.parameters if id(parameter) not in brought]
+        for parameter in self._parameters:
             self._dtype = torch.promote_types(self._dtype, parameter.dtype)
-        self._size = sum(parameter.numel() for parameter in self.update.parameters)
+        self._size = sum(parameter.numel() for parameter in self._parameters)
 
     def step(self, batches: Iterator[Any], count: int, *, epoch: int, first: int, rate: float, ask: int, clock: Clock) -> WideStep:
         """Batches `first` to `first + count` of an epoch, of which this rank's are the next of `batches`; then one update.
@@ -71,12 +73,15 @@ class Accumulator:
             parts.append(self._flat().mul_(weight))
             reports.append(self._report(done, weight))
         with clock("exchange", first):
+            self.recipe.end_batches()
             asked, rows = self._exchanged(reports, count, ask)
             gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=self._like())
+            total = math.fsum(rows[:, 2].tolist())
+            self.recipe.close_step(total)
         wide = WideStep([self._read(row) for row in rows.tolist()], asked)
         self.statistics.fold(rows[:, rows.shape[1] - self.statistics.width :])
         if wide.not_finite is None:
-            self._spread(gradient.div_(math.fsum(rows[:, 2].tolist())))
+            self._spread(gradient.div_(total))
             with clock("step", first):
                 self.update()
         return wide
@@ -97,13 +102,11 @@ class Accumulator:
         return torch.empty(self._size, dtype=self._dtype, device=self.update.parameters[0].device)
 
     def _flat(self) -> Tensor:  # -> [size]
-        parameters = self.update.parameters
+        parameters = self._parameters
         return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).to(self._dtype) for p in parameters])
 
     def _spread(self, gradient: Tensor) -> None:
-        for parameter, part in zip(
-            self.update.parameters, gradient.split([p.numel() for p in self.update.parameters]), strict=True
-        ):
+        for parameter, part in zip(self._parameters, gradient.split([p.numel() for p in self._parameters]), strict=True):
             parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
     def _report(self, done: Step, weight: float) -> Tensor:

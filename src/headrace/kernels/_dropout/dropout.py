@@ -48,9 +48,9 @@ def dropout_reference(x: Tensor, rate: float, *, relu: bool = False, seed: int =
     return torch.where(_kept(x, dropped, seed), scaled, 0).to(x.dtype)
 
 
-def draw_seed() -> int:
-    """A seed from torch's generator: what every random kernel uses when it is given none."""
-    return int(torch.randint(0, 2**62, ()).item())
+def draw_seed(generator: torch.Generator | None = None) -> int:
+    """A seed from torch's generator (or another): what every random kernel uses when it is given none."""
+    return int(torch.randint(0, 2**62, (), generator=generator).item())
 
 
 def seed_for(x: Tensor) -> int | Tensor:

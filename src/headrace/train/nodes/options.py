@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace._sizes import parse_size
+from headrace.pipeline import Versions
 from headrace.train.options import RunOptions, option
 
 _STEPS, _FEWEST, _MOST = 2000, 10, 200  # batches of a run whose epochs are left open, and bounds of its epochs
@@ -57,6 +58,16 @@ class NodeOptions(RunOptions):
     share: Literal["machine", "ranks"] = option(
         "machine", "with several ranks, where features are: in memory once per machine (or mapped), or spread over all ranks"
     )
+    parallel: Literal["auto", "data", "push_pull"] = option(
+        "auto",
+        "with several ranks, how they train: batches of each with all columns (data), or with slices of columns, the first layer "
+        "together (push_pull); auto: what sends fewer bytes",
+    )
+    versions: str = option(
+        "flush", "with push_pull, the delay of the first layer's weights: flush (none), stash (three steps), double_buffer (one)"
+    )
+    wire: Literal["fp32", "bf16"] = option("fp32", "with push_pull, the type in which sums travel")
+    slices: int = option(1, "with push_pull, slices of the features that a rank holds, of as many as there are ranks")
     storage: Literal["memory", "disk", "resident"] = option(
         "memory",
         "where features are: in memory, on disk (the same result), or on disk with some partitions in memory, whose edges alone "
@@ -89,6 +100,13 @@ class NodeOptions(RunOptions):
         if self.fanout and self.layers and len(self.fanout) != self.layers:
             raise ValueError(f"fanout has {len(self.fanout)} hops for {self.layers} layers: give one per layer")
         self._check_storage()
+        self._check_parallel()
+
+    def _check_parallel(self) -> None:
+        self._check_at_least(slices=1)
+        Versions.of(self.versions)
+        if self.parallel == "data" and (self.versions != "flush" or self.wire != "fp32" or self.slices != 1):
+            raise ValueError("versions, wire and slices are of push_pull: leave them out, or use parallel push_pull")
 
     def _check_storage(self) -> None:
         if self.partitions and (self.partitions < 2 or self.storage != "resident"):

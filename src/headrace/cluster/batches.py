@@ -1,0 +1,177 @@
+"""`PushPullBatches`: the batches of a rank with the sums of their first layer, and what comes back of them.
+
+All ranks go through the rounds of an epoch together. In a round of which a rank has no batch it takes part all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from headrace import _native
+from headrace.cluster.grid import Grid
+from headrace.cluster.partial import Pushed
+from headrace.cluster.push_pull import Drawn, Flight, Gradients, PushPull
+from headrace.cluster.rounds import Round, may_begin
+from headrace.loader import Batch, Shard
+from headrace.ranks import Pending
+
+
+class Structures(Protocol):
+    """Where the batches of a round come from."""
+
+    def take(self, round: Round) -> Any:
+        """What is needed on the caller's thread: a function that gives the round's `Drawn`, in turn on that of the exchange."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class TeamShard(Shard):
+    """The batches of all members of a team, in the order of the list."""
+
+    members: range = range(1)
+
+    def indices(self, batches: int, first: int = 0) -> Iterator[int]:
+        for begin in range(first - first % self.step_size, batches, self.step_size):
+            for position in range(begin, min(begin + self.step_size, batches)):
+                if position >= first and (position - begin) % self.ranks in self.members:
+                    yield position
+
+
+class Redrawn:
+    """Batches that every rank draws for itself, since a sample is a function of (seed, epoch, batch): nothing is pushed.
+
+    batches: of a loader with a `TeamShard`.
+    """
+
+    def __init__(self, batches: Iterator[Batch], grid: Grid, layer: nn.Module, *, seed: int, epoch: int) -> None:
+        self._batches, self._grid, self._seed, self._epoch = batches, grid, seed, epoch
+        self._degrees = bool(getattr(layer.conv, "wants_degree", False))
+
+    def take(self, round: Round) -> Any:
+        own: Batch | None = None
+        blocks: list[Pushed | None] = []
+        for rank in self._grid.members:
+            index = round.batch(rank)
+            if index is None:
+                blocks.append(None)
+                continue
+            batch = next(self._batches)
+            assert batch.index == index, "the loader deals other batches"
+            blocks.append(pushed_of(batch, seed=self._seed, epoch=self._epoch, degrees=self._degrees))
+            if rank == self._grid.rank:
+                own = batch
+        return partial(Drawn, own, blocks)
+
+    def close(self) -> None:
+        self._batches.close()  # type: ignore[attr-defined]
+
+
+def pushed_of(batch: Batch, *, seed: int, epoch: int, degrees: bool) -> Pushed:
+    """The first layer's block of a batch."""
+    block = batch.blocks[-1]
+    if degrees and block.degree is None:
+        block = replace(block, degree=batch.degree[: block.num_src])
+    return Pushed(batch.n_id, block, _native.stream_key(seed, epoch, batch.index, _native.Purpose.step))
+
+
+class PushPullBatches:
+    """The batches of this rank, each with `pulled`: the sums of its first layer, whose gradient goes to `push`.
+
+    rounds: what is left of an epoch. Some rounds begin ahead of the one that is computed, as many as `versions` allow.
+    """
+
+    def __init__(self, engine: PushPull, structures: Structures, rounds: list[Round], *, rank: int) -> None:
+        self._engine, self._structures, self._rounds, self._rank = engine, structures, rounds, rank
+        self._base = engine.updates  # before the first of these rounds
+        self._current = 0  # the round that is computed
+        self._begun = 0  # rounds
+        self._coming: dict[int, Pending[tuple[Flight, list[Tensor]]]] = {}
+        self._flight: Flight | None = None  # the current round's
+        self._returning: list[Pending[Gradients]] = []
+        self._whole = True  # whether all ranks have begun the same
+
+    def __iter__(self) -> PushPullBatches:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._current >= len(self._rounds) or self._rounds[self._current].batch(self._rank) is None:
+            raise StopIteration
+        sums = self._arrived()
+        assert self._flight is not None
+        batch: Batch = self._flight.own
+        batch.pulled = [part.requires_grad_() for part in sums]  # type: ignore[attr-defined]
+        return batch
+
+    def push(self, gradients: Sequence[Tensor] | None) -> None:
+        """Send back the gradient of the current round's sums, and go on to the next round."""
+        flight, self._flight = self._flight, None
+        assert flight is not None
+        flight.own = None
+        self._returning.append(self._engine.backward(flight, gradients))
+        self._current += 1
+
+    def end_rounds(self) -> None:
+        """When this rank has no more batches of a step: take part in the rounds of those that have."""
+        done = self._engine.updates - self._base
+        while self._current < len(self._rounds) and self._rounds[self._current].step <= done:
+            self._arrived()
+            self.push(None)
+
+    def close_step(self) -> list[Gradients]:
+        """After `end_rounds`: gradients of the maps, of the step's rounds in order. The update may follow."""
+        gradients = [pending.wait() for pending in self._returning]
+        self._returning.clear()
+        self._whole = True
+        return gradients
+
+    def close(self) -> None:
+        """Between steps, wait for the rounds that have begun: other ranks do. Within one, this rank has failed."""
+        for pending in self._coming.values() if self._whole else ():
+            pending.wait()
+        self._structures.close()
+
+    def _arrived(self) -> list[Tensor]:
+        """The current round's sums, once they are there; others begin meanwhile."""
+        engine, rounds, self._whole = self._engine, self._rounds, False
+        done = engine.updates - self._base
+        most = may_begin(rounds, self._current, engine.versions, updates=engine.updates, done=done)
+        for number in range(self._begun, most):
+            update = self._base + rounds[number].step
+            self._coming[number] = engine.forward(self._structures.take(rounds[number]), update)
+        self._begun = max(self._begun, most)
+        self._flight, sums = self._coming.pop(self._current).wait()
+        return sums
+
+
+def in_order(rounds: Sequence[Gradients], kind: int) -> list[Tensor]:
+    """The sum of gradients over rounds and their batches, in the order of batches: of maps (0), or of what is shared (1)."""
+    total: list[Tensor] = []
+    for gradients in rounds:
+        for of_batch in gradients:
+            some = of_batch[kind]
+            if some and not total:
+                total = [gradient.clone() for gradient in some]
+            elif some:
+                for sum_, gradient in zip(total, some, strict=True):
+                    sum_.add_(gradient)
+    return total
+
+
+def first_layer(model: nn.Module) -> nn.Module:
+    """The layer that push-pull computes; ValueError where a model has none that says how."""
+    layers = getattr(model, "layers", None)
+    if layers is None or not len(layers) or not callable(getattr(layers[0], "split", None)):
+        raise ValueError(
+            f"push-pull computes model.layers[0] by columns of its input, and that of {type(model).__name__} has no split(): "
+            "use a headrace.nn.GNN, or parallel data"
+        )
+    layer: nn.Module = layers[0]
+    layer.split()  # type: ignore[operator]  # says why, where it cannot be
+    return layer
