@@ -1,10 +1,11 @@
-"""`PushPullBatches`: the batches of a rank with the sums of their first layer, and what comes back of them.
+"""Batches that ranks make together: `PushPullBatches` have the sums of their first layer, which go back to all as gradients.
 
 All ranks go through the rounds of an epoch together. In a round of which a rank has no batch it takes part all the same.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,33 +82,96 @@ def pushed_of(batch: Batch, *, seed: int, epoch: int, degrees: bool) -> Pushed:
     return Pushed(batch.n_id, block, _native.stream_key(seed, epoch, batch.index, _native.Purpose.step))
 
 
-class PushPullBatches:
-    """The batches of this rank, each with `pulled`: the sums of its first layer, whose gradient goes to `push`.
+class RoundBatches(ABC):
+    """The batches of this rank, whose rounds all ranks begin in the same order, some of them ahead of the one that is computed.
 
-    rounds: what is left of an epoch. Some rounds begin ahead of the one that is computed, as many as `versions` allow.
+    rounds: what is left of an epoch.
     """
 
-    def __init__(self, engine: PushPull, structures: Structures, rounds: list[Round], *, rank: int) -> None:
-        self._engine, self._structures, self._rounds, self._rank = engine, structures, rounds, rank
-        self._base = engine.updates  # before the first of these rounds
+    def __init__(self, structures: Structures, rounds: list[Round], *, rank: int) -> None:
+        self._structures, self._rounds, self._rank = structures, rounds, rank
         self._current = 0  # the round that is computed
+        self._done = 0  # steps
+        self._coming: dict[int, Pending[Any]] = {}
         self._begun = 0  # rounds
-        self._coming: dict[int, Pending[tuple[Flight, list[Tensor]]]] = {}
-        self._flight: Flight | None = None  # the current round's
-        self._returning: list[Pending[Gradients]] = []
         self._whole = True  # whether all ranks have begun the same
 
-    def __iter__(self) -> PushPullBatches:
+    @abstractmethod
+    def _begin(self, round: Round) -> Pending[Any]:
+        """Begin a round."""
+
+    @abstractmethod
+    def _most(self) -> int:
+        """How many rounds may have begun while the current one is computed."""
+
+    @abstractmethod
+    def _taken(self, arrived: Any) -> Batch:
+        """The batch of a round that has come."""
+
+    def _skip(self, arrived: Any) -> None:
+        """End a round of which this rank has no batch."""
+        self._current += 1
+
+    def __iter__(self) -> RoundBatches:
         return self
 
     def __next__(self) -> Batch:
         if self._current >= len(self._rounds) or self._rounds[self._current].batch(self._rank) is None:
             raise StopIteration
-        sums = self._arrived()
-        assert self._flight is not None
+        return self._taken(self._arrived())
+
+    def end_rounds(self) -> None:
+        """When this rank has no more batches of a step: take part in the rounds of those that have."""
+        while self._current < len(self._rounds) and self._rounds[self._current].step <= self._done:
+            self._skip(self._arrived())
+
+    def close_step(self) -> None:
+        """After `end_rounds`: the update may follow."""
+        self._done += 1
+        self._whole = True
+
+    def close(self) -> None:
+        """Between steps, wait for the rounds that have begun: other ranks do. Within one, this rank has failed."""
+        for pending in self._coming.values() if self._whole else ():
+            pending.wait()
+        self._structures.close()
+
+    def _arrived(self) -> Any:
+        """The current round, once it is there; others begin meanwhile."""
+        self._whole = False
+        most = self._most()
+        for number in range(self._begun, most):
+            self._coming[number] = self._begin(self._rounds[number])
+        self._begun = max(self._begun, most)
+        return self._coming.pop(self._current).wait()
+
+
+class PushPullBatches(RoundBatches):
+    """Batches with `pulled`: the sums of their first layer, whose gradient goes to `push`. `versions` say which rounds may begin."""
+
+    def __init__(self, engine: PushPull, structures: Structures, rounds: list[Round], *, rank: int) -> None:
+        super().__init__(structures, rounds, rank=rank)
+        self._engine = engine
+        self._base = engine.updates  # before the first of these rounds
+        self._flight: Flight | None = None  # the current round's
+        self._returning: list[Pending[Gradients]] = []
+
+    def _most(self) -> int:
+        engine = self._engine
+        return may_begin(self._rounds, self._current, engine.versions, updates=engine.updates, done=self._done)
+
+    def _begin(self, round: Round) -> Pending[tuple[Flight, list[Tensor]]]:
+        return self._engine.forward(self._structures.take(round), self._base + round.step)
+
+    def _taken(self, arrived: tuple[Flight, list[Tensor]]) -> Batch:
+        self._flight, sums = arrived
         batch: Batch = self._flight.own
         batch.pulled = [part.requires_grad_() for part in sums]  # type: ignore[attr-defined]
         return batch
+
+    def _skip(self, arrived: tuple[Flight, list[Tensor]]) -> None:
+        self._flight = arrived[0]
+        self.push(None)
 
     def push(self, gradients: Sequence[Tensor] | None) -> None:
         """Send back the gradient of the current round's sums, and go on to the next round."""
@@ -117,37 +181,11 @@ class PushPullBatches:
         self._returning.append(self._engine.backward(flight, gradients))
         self._current += 1
 
-    def end_rounds(self) -> None:
-        """When this rank has no more batches of a step: take part in the rounds of those that have."""
-        done = self._engine.updates - self._base
-        while self._current < len(self._rounds) and self._rounds[self._current].step <= done:
-            self._arrived()
-            self.push(None)
-
-    def close_step(self) -> list[Gradients]:
-        """After `end_rounds`: gradients of the maps, of the step's rounds in order. The update may follow."""
+    def returned(self) -> list[Gradients]:
+        """After `end_rounds`: gradients of the maps, of the step's rounds in order."""
         gradients = [pending.wait() for pending in self._returning]
         self._returning.clear()
-        self._whole = True
         return gradients
-
-    def close(self) -> None:
-        """Between steps, wait for the rounds that have begun: other ranks do. Within one, this rank has failed."""
-        for pending in self._coming.values() if self._whole else ():
-            pending.wait()
-        self._structures.close()
-
-    def _arrived(self) -> list[Tensor]:
-        """The current round's sums, once they are there; others begin meanwhile."""
-        engine, rounds, self._whole = self._engine, self._rounds, False
-        done = engine.updates - self._base
-        most = may_begin(rounds, self._current, engine.versions, updates=engine.updates, done=done)
-        for number in range(self._begun, most):
-            update = self._base + rounds[number].step
-            self._coming[number] = engine.forward(self._structures.take(rounds[number]), update)
-        self._begun = max(self._begun, most)
-        self._flight, sums = self._coming.pop(self._current).wait()
-        return sums
 
 
 def in_order(rounds: Sequence[Gradients], kind: int) -> list[Tensor]:

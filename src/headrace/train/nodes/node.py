@@ -9,24 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from headrace.cluster import Grid
-from headrace.graph import Dataset, Graph
+from headrace.graph import Dataset
 from headrace.graph.convert import as_dataset
 from headrace.graph.fingerprint import fingerprint
 from headrace.nn import GNN
-from headrace.ranks import Exchange
-from headrace.store import ColumnSlice, Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit
-from headrace.train.loop import Stopped
 from headrace.train.measure import Spread, spreads
 from headrace.train.nodes.checks import check_model_size, check_node_data, check_own_rows
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import OwnRows
-from headrace.train.nodes.push_pull import PushPullRecipe
+from headrace.train.nodes.parallel import over_ranks
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.splits import num_splits, over_splits, split_numbers, with_split
 from headrace.train.nodes.storage.stored import StoredData, stored_data
@@ -162,83 +157,17 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Sca
         built = model
     else:
         built = model() if model is not None else make_model(data, setup.options)
-    recipe = _over_memory(data, built, setup) if stored is None else stored.recipe(built, setup)
+    recipe = over_ranks(data, built, setup) if stored is None else stored.recipe(built, setup)
     if recipe.captured is not None and setup.options.capture == "auto":
         setup.watcher.note("steps are recorded once and replayed as one launch (capture auto)")
     return recipe
 
 
-def _over_memory(data: Dataset, model: nn.Module, setup: Setup) -> NodeRecipe:
-    if setup.options.parallel == "push_pull":
-        return _by_columns(data, model, setup)
-    remote: Remote | None = None
-    if setup.ranks.size > 1:
-        if setup.options.share == "ranks" and data.x is not None:
-            owners = hash_owners(data.num_nodes, setup.ranks.size)
-            remote = Remote(data.x, owners, device=setup.options.device)
-            setup.opened.callback(remote.close)
-        data = _once_per_machine(data, setup)
-    recipe = NodeRecipe(data, model, setup.options, setup.trace, remote=remote, **setup.shared)
-    if setup.ranks.size > 1:
-        setup.watcher.note(f"{setup.ranks.size} ranks, {setup.accumulate} batches per step; features: {recipe.placed}")
-    return recipe
-
-
-def _by_columns(data: Dataset, model: nn.Module, setup: Setup) -> PushPullRecipe:
-    if data.x is None:
-        raise ValueError("push_pull cuts features by columns, and this dataset has none: use parallel data")
-    grid = Grid(setup.ranks.rank, setup.ranks.size, setup.options.slices)
-    features = ColumnSlice(data.x, *grid.columns(data.num_features))
-    data = _once_per_machine(data, setup)
-    recipe = PushPullRecipe(
-        data,
-        model,
-        setup.options,
-        setup.trace,
-        features=features,
-        grid=grid,
-        team=_exchange_of(grid.members, setup),
-        replicas=_exchange_of(grid.replicas, setup),
-        **setup.shared,
-    )
-    setup.opened.push(_closing(recipe.engine.close))
-    setup.watcher.note(f"{grid.ranks} ranks, {setup.accumulate} batches per step; features: {recipe.placed}")
-    return recipe
-
-
-def _exchange_of(members: range, setup: Setup) -> Exchange | None:
-    """An exchange of some of the ranks; None for one alone. All ranks call it."""
-    if len(members) == 1:
-        return None
-    group = None if len(members) == setup.ranks.size else dist.new_group(list(members), use_local_synchronization=True)
-    exchange = Exchange(group, device=setup.options.device)
-    setup.opened.push(_closing(exchange.close))
-    return exchange
-
-
-def _closing(close: Callable[[], object]) -> Callable[..., None]:
-    """What an `ExitStack` calls at its end: `close`, unless this rank has failed and others may wait in a collective."""
-
-    def end(kind: type[BaseException] | None, *_: Any) -> None:
-        if kind is None or issubclass(kind, Stopped):
-            close()
-
-    return end
-
-
-def _once_per_machine(data: Dataset, setup: Setup) -> Dataset:
-    """The dataset with its graph and features in memory that the ranks of a machine share."""
-    graph = data.graph
-    tensors = {"indptr": graph.indptr, "indices": graph.indices} | ({} if data.x is None else {"x": data.x})
-    held = once_per_machine(tensors, setup.ranks, setup.opened)
-    values = {"weight": graph.weight, "time": graph.time, "edge_id": graph.edge_id, "permutation": graph.permutation}
-    return replace(data, x=held.get("x"), graph=Graph(held["indptr"], held["indices"], **values))
-
-
 def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     """What may differ when a run goes on. Features in memory and on disk give the same batches; resident ones do not."""
     alike = {begun.get("storage", "memory"), storage} <= {"memory", "disk"}
-    return FREE | {"staleness", "mode", "device_cache", "hot", "share"} | ({"storage", "memory"} if alike else set())
+    places = {"staleness", "mode", "device_cache", "hot", "share", "parallel", "slices", "replicate"}
+    return FREE | places | ({"storage", "memory"} if alike else set())
 
 
 def _header(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headrace.cluster import Grid, PushPull, PushPullBatches, Redrawn, Team, TeamShard, first_layer, rounds_of
 from headrace.cluster.batches import in_order
+from headrace.cluster.rounds import IN_FLIGHT
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, Shard
 from headrace.pipeline import Trace, Versions
@@ -53,7 +54,7 @@ class PushPullRecipe(NodeRecipe):
             raise ValueError(f"push-pull computes sampled batches with other ranks: it does not go with {what}")
         super().__init__(data, model, options, trace, ranks=ranks, accumulate=accumulate, exchange=exchange)
         wire = torch.bfloat16 if options.wire == "bf16" else None
-        versions = Versions.of(options.versions, m=-(-accumulate // grid.ranks))
+        versions = _versions_of(options, accumulate, grid)
         self.engine = PushPull(self.layer, features, Team(team, wire=wire), versions, precision=self._precision)
         self.own_gradients = [*self.engine.maps, *self.engine.shared]
         self._epoch: PushPullBatches | None = None
@@ -80,7 +81,7 @@ class PushPullRecipe(NodeRecipe):
 
     def close_step(self, weight: float) -> None:
         assert self._epoch is not None
-        engine, rounds = self.engine, self._epoch.close_step()
+        engine, rounds = self.engine, self._epoch.returned()
         own = in_order(rounds, 0) or [torch.zeros_like(weight[:, engine.columns]) for weight in engine.maps]
         for parameter, gradient in zip(engine.maps, _summed("replicas", own, self.replicas), strict=True):
             parameter.grad = torch.zeros_like(parameter)
@@ -90,6 +91,7 @@ class PushPullRecipe(NodeRecipe):
             for parameter, gradient in zip(engine.shared, _summed("shared", mine, self.exchange), strict=True):
                 parameter.grad = gradient / weight
         engine.keep()
+        self._epoch.close_step()
 
     def make_update(self, options: LoopOptions) -> Update | None:
         update = super().make_update(options)
@@ -171,6 +173,16 @@ class PushPullRecipe(NodeRecipe):
     def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
         data = Dataset(self.data.graph, y=self.data.y) if shuffle else self.data  # a batch is given its sums later
         return self._loader_over(data, nodes, shuffle=shuffle, trace=trace)
+
+
+def _versions_of(options: NodeOptions, accumulate: int, grid: Grid) -> Versions:
+    versions = Versions.of(options.versions, m=accumulate // grid.ranks)
+    if versions.kind == "double_buffer" and versions.m < IN_FLIGHT:
+        raise ValueError(
+            f"double_buffer has {IN_FLIGHT} batches of a rank in flight, which must be of one step, and accumulate {accumulate} makes "
+            f"{versions.m} for each of {grid.ranks} ranks: use accumulate {IN_FLIGHT * grid.ranks} or more, or versions stash"
+        )
+    return versions
 
 
 def _summed(phase: str, mine: Sequence[Tensor], exchange: Exchange | None) -> list[Tensor]:
