@@ -211,7 +211,7 @@ def check_delays_are_a_replay_of_their_function(ranks):
 
 
 def check_bytes_are_those_of_the_formula(ranks):
-    for model, structure in (("sage", 0), ("gat", 0), ("gatv2", 0)):
+    for model in ("sage", "gat", "gatv2"):
         graph, how = data(torch.float32), options(model, accumulate=ranks.size, epochs=1)
         with ExitStack() as opened:
             recipe = push_pull(graph, make_model(graph, how), how, ranks, opened)
@@ -272,8 +272,7 @@ def main(folder):
     torch.set_num_threads(1)
     with join() as ranks:
         for name, check in list(globals().items()):
-            if len(sys.argv) > 2 and sys.argv[2] not in name: continue
-            if name.startswith("check_"):
+            if name.startswith("check_") and (len(sys.argv) == 2 or sys.argv[2] in name):
                 try:
                     check(ranks)
                     results[name] = ""

@@ -6,11 +6,12 @@ All ranks go through the rounds of an epoch together. In a round of which a rank
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from headrace import _native
@@ -19,14 +20,18 @@ from headrace.cluster.partial import Pushed
 from headrace.cluster.push_pull import Drawn, Flight, Gradients, PushPull
 from headrace.cluster.rounds import Round, may_begin
 from headrace.loader import Batch, Shard
-from headrace.ranks import Pending
+from headrace.ranks import Pending, Turns
+from headrace.store import Remote
+
+_AHEAD = 1  # rounds that are fetched while one is computed
+_NOTHING = torch.empty(0, dtype=torch.int64)
 
 
 class Structures(Protocol):
     """Where the batches of a round come from."""
 
-    def take(self, round: Round) -> Any:
-        """What is needed on the caller's thread: a function that gives the round's `Drawn`, in turn on that of the exchange."""
+    def take(self, round: Round) -> Callable[[], Drawn]:
+        """A function that gives the round's batches. It is called in turn, on a thread that may communicate."""
         ...
 
     def close(self) -> None: ...
@@ -55,7 +60,7 @@ class Redrawn:
         self._batches, self._grid, self._seed, self._epoch = batches, grid, seed, epoch
         self._degrees = bool(getattr(layer.conv, "wants_degree", False))
 
-    def take(self, round: Round) -> Any:
+    def take(self, round: Round) -> Callable[[], Drawn]:
         own: Batch | None = None
         blocks: list[Pushed | None] = []
         for rank in self._grid.members:
@@ -147,7 +152,7 @@ class RoundBatches(ABC):
 
 
 class PushPullBatches(RoundBatches):
-    """Batches with `pulled`: the sums of their first layer, whose gradient goes to `push`. `versions` say which rounds may begin."""
+    """Batches with `pulled`: the sums of their first layer, whose gradient goes to `push`. `versions` say what may begin."""
 
     def __init__(self, engine: PushPull, structures: Structures, rounds: list[Round], *, rank: int) -> None:
         super().__init__(structures, rounds, rank=rank)
@@ -186,6 +191,52 @@ class PushPullBatches(RoundBatches):
         gradients = [pending.wait() for pending in self._returning]
         self._returning.clear()
         return gradients
+
+
+class FetchedBatches(RoundBatches):
+    """Batches whose features are spread over ranks, fetched while the one before is computed."""
+
+    def __init__(self, remote: Remote, structures: Structures, rounds: list[Round], *, rank: int) -> None:
+        super().__init__(structures, rounds, rank=rank)
+        self._remote = remote
+        self._turns = Turns(ahead=_AHEAD + 1, name="headrace.FetchedBatches", device=remote.device)
+
+    def _most(self) -> int:
+        return min(self._current + 1 + _AHEAD, len(self._rounds))
+
+    def _begin(self, round: Round) -> Pending[tuple[Batch | None, Tensor]]:
+        drawn = self._structures.take(round)
+
+        def fetched() -> tuple[Batch | None, Tensor]:
+            batch: Batch | None = drawn().own
+            return batch, self._remote.gather(_NOTHING if batch is None else batch.n_id)
+
+        return self._turns.submit(fetched)
+
+    def _taken(self, arrived: tuple[Batch | None, Tensor]) -> Batch:
+        batch, rows = arrived
+        assert batch is not None
+        batch.x = rows
+        self._current += 1
+        return batch
+
+    def close(self) -> None:
+        super().close()
+        if self._whole:
+            self._turns.close()
+
+
+class OwnBatches:
+    """Batches that this rank draws from a graph of its own. `batches`: of a loader with its shard."""
+
+    def __init__(self, batches: Iterator[Batch], rank: int) -> None:
+        self._batches, self._rank = batches, rank
+
+    def take(self, round: Round) -> Callable[[], Drawn]:
+        return partial(Drawn, None if round.batch(self._rank) is None else next(self._batches), [])
+
+    def close(self) -> None:
+        self._batches.close()  # type: ignore[attr-defined]
 
 
 def in_order(rounds: Sequence[Gradients], kind: int) -> list[Tensor]:

@@ -18,7 +18,7 @@ from headrace.cluster.topology import SplitSampler
 from headrace.loader import Batch
 from headrace.loader.seeds import Seeds
 from headrace.sample import Block
-from headrace.store import ArrayStore
+from headrace.store import Store
 
 HEADER = 24  # bytes that say how many sources, targets and edges a block has
 
@@ -34,7 +34,15 @@ class SplitStructures:
     """
 
     def __init__(
-        self, seeds: Seeds, sampler: SplitSampler, team: Team, model: nn.Module, labels: ArrayStore | None, *, epoch: int, first: int
+        self,
+        seeds: Seeds,
+        sampler: SplitSampler,
+        team: Team,
+        model: nn.Module,
+        labels: Store | None,
+        *,
+        epoch: int,
+        first: int,
     ) -> None:
         self._seeds, self._sampler, self._team, self._labels, self._epoch = seeds, sampler, team, labels, epoch
         self._jobs: Iterator[tuple[int, Tensor]] = seeds.batches(epoch, first)
@@ -43,7 +51,9 @@ class SplitStructures:
     def take(self, round: Round) -> Callable[[], Drawn]:
         rank = self._seeds.shard.rank
         job = None if round.batch(rank) is None else next(self._jobs)
-        return partial(self._draw, job, [round.batch(member) for member in range(rank - self._team.place, rank)] + self._rest(round))
+        return partial(
+            self._draw, job, [round.batch(member) for member in range(rank - self._team.place, rank)] + self._rest(round)
+        )
 
     def _rest(self, round: Round) -> list[int | None]:
         rank, place = self._seeds.shard.rank, self._team.place

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.nn import LayerSplit
 
@@ -61,7 +62,8 @@ def structure_bytes(block: Block, *, id_size: int = 4, degrees: bool = False) ->
 
 def pulled_by(split: LayerSplit, block: Block, *, team: int, itemsize: int = 4, structure: float = 0.0) -> float:
     """`pulled` of a layer."""
-    numbers = sum(rows * width for rows, width in split.shapes(block))  # type: ignore[arg-type]
+    where: Any = block  # as far as sizes go
+    numbers = sum(rows * width for rows, width in split.shapes(where))
     scores = (block.num_src + block.num_dst) * split.heads
     return pulled(numbers, team=team, itemsize=itemsize, scores=scores, structure=structure)
 
@@ -75,7 +77,9 @@ def summed(parameters: int, *, ranks: int, batches: float = 1.0, itemsize: int =
     return (batches + 1) * (ranks - 1) / ranks * itemsize * parameters
 
 
-def break_even(block: Block, *, ranks: int, features: int, itemsize: int = 4, structure: float = 0.0, hit_rate: float = 0.0) -> float:
+def break_even(
+    block: Block, *, ranks: int, features: int, itemsize: int = 4, structure: float = 0.0, hit_rate: float = 0.0
+) -> float:
     """The width of a first layer (sage, gcn, gin) up to which push-pull sends less than data-parallel training.
 
     >>> block = Block(26_429, 4_126, 37_402)

@@ -125,7 +125,7 @@ class GATConv(nn.Module):
         return out.flatten(1) if self.concat else out.mean(dim=1)
 
     def split(self) -> Split:
-        """Projected by input column. GAT: scores of all slices are added, then rows are weighed; GATv2 weighs whole rows after it."""
+        """Projected by input column. GAT then adds the scores of all slices and weighs rows; GATv2 weighs rows that are whole."""
         if not isinstance(self.in_channels, int) or self.res is not None:
             what = "a pair of inputs" if self.res is None else "a residual of its own"
             raise SplitError(f"GATConv with {what} is not split by columns: use one input, and the residual of a Layer")
@@ -137,7 +137,8 @@ class GATConv(nn.Module):
             return torch.cat([self._score(rows, source), self._score(targets_of(rows, where, None), target)])
 
         def mix(rows: Tensor, scores: Tensor, where: Structure, seed: int) -> Tensor:
-            return self._weigh(rows, *scores.split([where.num_src, where.num_dst]), where, seed)
+            source, target = scores.split([where.num_src, where.num_dst])
+            return self._weigh(rows, source, target, where, seed)
 
         return Split(
             ("lin.weight",),

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from headrace.cluster import Grid
 from headrace.cluster.traffic import Block, fetched, pulled_by
@@ -16,7 +16,8 @@ from headrace.graph import Dataset, Graph
 from headrace.loader import NeighborLoader
 from headrace.nn import SplitError
 from headrace.ranks import Exchange
-from headrace.store import ColumnSlice, Remote, access_probability, expected_hit_rate, hash_owners, hot_order, once_per_machine
+from headrace.store import ColumnSlice, Remote, access_probability, expected_hit_rate, hash_owners, once_per_machine
+from headrace.store.tiers.hot import order_of
 from headrace.train.fit import Setup
 from headrace.train.loop import Stopped
 from headrace.train.nodes.options import NodeOptions
@@ -29,7 +30,7 @@ _TRIED = 4  # batches that are drawn to see how large they are
 def over_ranks(data: Dataset, model: nn.Module, setup: Setup) -> NodeRecipe:
     """The recipe of a run in memory, by what `parallel` says; one rank alone trains as usual."""
     options: NodeOptions = setup.options
-    parallel = options.parallel
+    parallel: str = options.parallel
     if parallel == "auto" and (options.versions, options.wire, options.slices) != ("flush", "fp32", 1):
         parallel = "push_pull"  # which alone has these
     if parallel == "auto":
@@ -56,9 +57,7 @@ def cheaper(data: Dataset, model: nn.Module, options: NodeOptions, ranks: int) -
         return "data", f"parallel data: {error}"
     assert data.x is not None
     block = mean_block(data, options)
-    rows = fetched(
-        block, ranks=ranks, features=data.num_features, itemsize=data.x.element_size(), hit_rate=hit_rate(data, options)
-    )
+    rows = fetched(block, ranks=ranks, features=data.num_features, itemsize=data.x.element_size(), hit_rate=hit_rate(data, options))
     sums = pulled_by(split, block, team=grid.size, itemsize=2 if options.wire == "bf16" else 4)
     chosen, verb = ("push_pull", "above") if sums < rows else ("data", "below")
     return chosen, (
@@ -86,9 +85,12 @@ def hit_rate(data: Dataset, options: NodeOptions) -> float:
     """How often a row that another rank owns is among the copies of this one."""
     if not options.replicate_share:
         return 0.0
-    asked = {"seeds": data.splits["train"], "fanouts": options.fanouts, "batch_size": options.batch_size}
-    hotness = access_probability(data.graph, **asked)
-    return expected_hit_rate(hotness, hot_order(data.graph, "probability", **asked), options.replicate_share)
+    hotness = _hotness(data, options)
+    return expected_hit_rate(hotness, order_of(hotness), options.replicate_share)
+
+
+def _hotness(data: Dataset, options: NodeOptions) -> Tensor:
+    return access_probability(data.graph, data.splits["train"], options.fanouts, batch_size=options.batch_size)
 
 
 def _by_batches(data: Dataset, model: nn.Module, setup: Setup) -> NodeRecipe:
@@ -106,8 +108,7 @@ def _spread(data: Dataset, setup: Setup) -> Remote:
     options: NodeOptions = setup.options
     copies = None
     if options.replicate_share:
-        asked = {"seeds": data.splits["train"], "fanouts": options.fanouts, "batch_size": options.batch_size}
-        copies = hot_order(data.graph, "probability", **asked)[: round(options.replicate_share * data.num_nodes)]
+        copies = order_of(_hotness(data, options))[: round(options.replicate_share * data.num_nodes)]
     owners = hash_owners(data.num_nodes, setup.ranks.size)
     remote = Remote(data.x, owners, device=options.device, replicate=copies)
     setup.opened.push(_closing(remote.close))

@@ -57,31 +57,26 @@ class PushPullRecipe(NodeRecipe):
         versions = _versions_of(options, accumulate, grid)
         self.engine = PushPull(self.layer, features, Team(team, wire=wire), versions, precision=self._precision)
         self.own_gradients = [*self.engine.maps, *self.engine.shared]
-        self._epoch: PushPullBatches | None = None
         self._whole_stash: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         drawn = super().batches(epoch, first)
         structures = Redrawn(drawn, self.grid, self.layer, seed=self.options.seed, epoch=epoch)  # type: ignore[arg-type]
         rounds = rounds_of(self.num_batches(epoch), first=first, accumulate=self.accumulate, ranks=self.grid.ranks)
-        self._epoch = PushPullBatches(self.engine, structures, rounds, rank=self.grid.rank)
-        return self._epoch
+        self.rounds = PushPullBatches(self.engine, structures, rounds, rank=self.grid.rank)
+        return self.rounds
 
     def gradients(self, batch: Any, clock: Clock) -> Step:
         done = super().gradients(batch, clock)
-        assert self._epoch is not None
+        assert isinstance(self.rounds, PushPullBatches)
         with clock("push"):
             weight = float(done.seeds if done.weight is None else done.weight)
-            self._epoch.push([part.grad * weight for part in batch.pulled])
+            self.rounds.push([part.grad * weight for part in batch.pulled])
         return done
 
-    def end_batches(self) -> None:
-        assert self._epoch is not None
-        self._epoch.end_rounds()
-
     def close_step(self, weight: float) -> None:
-        assert self._epoch is not None
-        engine, rounds = self.engine, self._epoch.returned()
+        assert isinstance(self.rounds, PushPullBatches)
+        engine, rounds = self.engine, self.rounds.returned()
         own = in_order(rounds, 0) or [torch.zeros_like(weight[:, engine.columns]) for weight in engine.maps]
         for parameter, gradient in zip(engine.maps, _summed("replicas", own, self.replicas), strict=True):
             parameter.grad = torch.zeros_like(parameter)
@@ -91,7 +86,7 @@ class PushPullRecipe(NodeRecipe):
             for parameter, gradient in zip(engine.shared, _summed("shared", mine, self.exchange), strict=True):
                 parameter.grad = gradient / weight
         engine.keep()
-        self._epoch.close_step()
+        super().close_step(weight)
 
     def make_update(self, options: LoopOptions) -> Update | None:
         update = super().make_update(options)
@@ -179,8 +174,8 @@ def _versions_of(options: NodeOptions, accumulate: int, grid: Grid) -> Versions:
     versions = Versions.of(options.versions, m=accumulate // grid.ranks)
     if versions.kind == "double_buffer" and versions.m < IN_FLIGHT:
         raise ValueError(
-            f"double_buffer has {IN_FLIGHT} batches of a rank in flight, which must be of one step, and accumulate {accumulate} makes "
-            f"{versions.m} for each of {grid.ranks} ranks: use accumulate {IN_FLIGHT * grid.ranks} or more, or versions stash"
+            f"double_buffer has {IN_FLIGHT} batches of a rank in flight, which must be of one step, and accumulate {accumulate} "
+            f"makes {versions.m} for each of {grid.ranks} ranks: use accumulate {IN_FLIGHT * grid.ranks} or more, or versions stash"
         )
     return versions
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from headrace.cluster import FetchedBatches, OwnBatches, RoundBatches, rounds_of
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
 from headrace.nn import GNN, Layer
@@ -23,7 +24,6 @@ from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import with_rows_of
-from headrace.train.nodes.remote_batches import RemoteBatches
 from headrace.train.nodes.score import class_weights, count_right, loss_weight, measures_of, node_loss, per_class, score
 from headrace.train.recipe import Progress, Recipe, Step
 from headrace.train.watching.clock import Clock
@@ -62,6 +62,7 @@ class NodeRecipe(Recipe):
         if options.class_weights == "balanced":
             self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
         self.rows = self._placed_rows()
+        self.rounds: RoundBatches | None = None  # of the epoch, where ranks make batches together
         self.loader: NeighborLoader | None = None
         self.whole: WholeBatch | None = None
         if options.full_batch:
@@ -96,7 +97,17 @@ class NodeRecipe(Recipe):
         batches = super().batches(epoch, first)
         if self.remote is None:
             return batches
-        return RemoteBatches(batches, self.remote, self._shard(), batches=self.num_batches(epoch), first=first)
+        rounds = rounds_of(self.num_batches(epoch), first=first, accumulate=self.accumulate, ranks=self.ranks.size)
+        self.rounds = FetchedBatches(self.remote, OwnBatches(batches, self.ranks.rank), rounds, rank=self.ranks.rank)
+        return self.rounds
+
+    def end_batches(self) -> None:
+        if self.rounds is not None:
+            self.rounds.end_rounds()
+
+    def close_step(self, weight: float) -> None:
+        if self.rounds is not None:
+            self.rounds.close_step()
 
     def loss(self, batch: Batch | None, clock: Clock) -> Step:
         return self._whole_loss(clock) if batch is None else self._batch_loss(batch, clock)
