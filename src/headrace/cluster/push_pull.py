@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.cluster.partial import Partial, Pushed
+from headrace.cluster.rounds import IN_FLIGHT
 from headrace.cluster.team import Team
 from headrace.nn import LayerSplit
 from headrace.pipeline import Versions
@@ -73,6 +74,7 @@ class PushPull:
         self.shared = [layer.get_parameter(name) for name in self.split.shared]
         self.updates = 0  # made so far: the newest version
         self.most_versions = 1  # that were alive at a time
+        self.most_partial_bytes = 0  # of sums of this rank's batches in flight
         self._precision = precision
         self._stash: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
         self._turns = Turns(ahead=64, name="headrace.PushPull", device=features.device)
@@ -157,6 +159,7 @@ class PushPull:
                 for member, partial in enumerate(flight.partials)
             ]
         sums = self.team.reduce("pull", parts)
+        self.most_partial_bytes = max(self.most_partial_bytes, IN_FLIGHT * sums.nbytes)
         return flight, _unpacked(sums, flight.shapes[self.team.place])
 
     def _backward(self, flight: Flight, gradients: Sequence[Tensor] | None) -> Gradients:

@@ -144,17 +144,15 @@ class PushPullRecipe(NodeRecipe):
         self.engine.restore(state.get("updates", 0), {int(v): kept for v, kept in state.get("versions", {}).items()})
 
     def facts(self) -> dict[str, Any]:
-        facts = super().facts()
-        exchanges = (self.engine.team.exchange, self.replicas)
-        sent = {phase: t.sent for e in exchanges if e is not None for phase, t in e.traffic.items()}
-        slices = sum(weight[:, self.engine.columns].nbytes for weight in self.engine.maps)
-        facts["push_pull"] = {
-            "sent": sent,  # bytes since the run began, by phase
-            "versions": self.engine.most_versions,
-            "version_bytes": self.engine.most_versions * slices,
-            "columns": list(self.engine.features.columns),
-        }
+        facts, engine = super().facts(), self.engine
+        slices = sum(weight[:, engine.columns].nbytes for weight in engine.maps)
+        versions = {"versions": engine.most_versions, "version_bytes": engine.most_versions * slices}
+        more = {"parallel": "push_pull", "columns": list(engine.features.columns), "partial_bytes": engine.most_partial_bytes}
+        facts["ranks"] = {"size": self.grid.ranks, "phases": {}, **facts.get("ranks", {}), **versions, **more}
         return facts
+
+    def exchanges(self) -> list[Exchange]:
+        return super().exchanges() + [e for e in (self.engine.team.exchange, self.replicas) if e is not None]
 
     @property
     def placed(self) -> str:

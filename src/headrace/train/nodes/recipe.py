@@ -62,6 +62,7 @@ class NodeRecipe(Recipe):
         if options.class_weights == "balanced":
             self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
         self.rows = self._placed_rows()
+        self._told: dict[str, dict[str, float]] = {}  # by phase, what was sent up to the last epoch
         self.rounds: RoundBatches | None = None  # of the epoch, where ranks make batches together
         self.loader: NeighborLoader | None = None
         self.whole: WholeBatch | None = None
@@ -175,9 +176,31 @@ class NodeRecipe(Recipe):
             use = self.loader.memory()
             memory["buffers"], memory["buffers_peak"] = use.in_use + use.idle, use.peak
             facts["cache"] = {"hits": use.hits, "misses": use.misses}
+        if self.ranks.size > 1:
+            facts["ranks"] = {"size": self.ranks.size, "parallel": "data", "phases": self._moved()}
         if isinstance(self.rows, Tiered):
             facts["tiers"] = [asdict(tier) for tier in self.rows.use().tiers]  # since the run began
         return facts
+
+    def exchanges(self) -> list[Exchange]:
+        """What this rank sends through, for gradients and for features."""
+        used = [self.exchange, None if self.remote is None else self.remote.exchange]
+        return [exchange for exchange in used if exchange is not None]
+
+    def _moved(self) -> dict[str, dict[str, float]]:
+        """Bytes that this rank sent in an epoch and seconds that it took, by phase; since the last call."""
+        now: dict[str, dict[str, float]] = {}
+        for exchange in self.exchanges():
+            for phase, traffic in exchange.traffic.items():
+                sums = now.setdefault(phase, {"sent": 0, "seconds": 0.0})
+                sums["sent"] += traffic.sent
+                sums["seconds"] += traffic.seconds
+        before, self._told = self._told, now
+        nothing: dict[str, float] = {}
+        return {
+            phase: {name: value - before.get(phase, nothing).get(name, 0) for name, value in sums.items()}
+            for phase, sums in now.items()
+        }
 
     def _scores(self, names: tuple[str, ...], progress: Progress, with_classes: str = "") -> dict[str, dict[str, Any]]:
         nodes = {name: self.data.splits[name] for name in names}
