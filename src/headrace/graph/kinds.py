@@ -41,7 +41,7 @@ _KINDS = {kind.noun: kind for kind in (DATASET, PARTITION, PART)}
 
 def kind_of(path: Path) -> Kind | None:
     """The kind of a directory; None where it is of none, incomplete, or damaged."""
-    with suppress(OSError, ValueError, AttributeError, TypeError):
+    with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
         if (path / PARTITION.meta).is_file():
             return PARTITION
         return _KINDS.get(json.loads((path / DATASET.meta).read_bytes()).get("kind", DATASET.noun))
