@@ -3,25 +3,36 @@
 from headrace.cluster.batches import FetchedBatches, OwnBatches, PushPullBatches, Redrawn, RoundBatches, TeamShard, first_layer
 from headrace.cluster.grid import Grid
 from headrace.cluster.partial import Partial, Pushed
+from headrace.cluster.parts.estimate import Estimate, estimate
+from headrace.cluster.parts.part import Part, is_partition
+from headrace.cluster.parts.partition import partition
+from headrace.cluster.parts.summary import PartitionSummary, Share
 from headrace.cluster.push_pull import Drawn, PushPull
 from headrace.cluster.rounds import Round, may_begin, rounds_of
 from headrace.cluster.team import Team
 
 __all__ = [
     "Drawn",
+    "Estimate",
     "FetchedBatches",
     "Grid",
     "OwnBatches",
+    "Part",
     "Partial",
+    "PartitionSummary",
     "PushPull",
     "PushPullBatches",
     "Pushed",
     "Redrawn",
     "Round",
     "RoundBatches",
+    "Share",
     "Team",
     "TeamShard",
+    "estimate",
     "first_layer",
+    "is_partition",
     "may_begin",
+    "partition",
     "rounds_of",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.store import column_bounds
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -51,9 +53,8 @@ class Grid:
 
     def columns(self, features: int, place: int | None = None) -> tuple[int, int]:
         """First and last column (exclusive) of a slice: of this rank, or of one at another place."""
-        place = self.place if place is None else place
         if features < self.size:
             raise ValueError(
                 f"{features} columns of features cannot be cut into {self.size} slices: use fewer ranks, or parallel data"
             )
-        return place * features // self.size, (place + 1) * features // self.size
+        return column_bounds(features, self.size)[self.place if place is None else place]

@@ -42,7 +42,7 @@ class Partial:
         in_place = table is not None and table.device == pushed.nodes.device
         x, ids = (table, pushed.nodes) if in_place else (rows_of(features, pushed.nodes), None)
         assert x is not None
-        projected = split.project(x, pushed.block, weights, begin=begin, of=features.of, ids=ids, draws=self.draws)
+        projected = split.project(x, pushed.block, weights, begin=begin, of=features.num_features, ids=ids, draws=self.draws)
         self._projected = [rows for rows in projected if rows is not None]
         # Rows that are weighed by scores are a leaf of what follows: the gradient of scores needs all ranks.
         self._rows = self._projected[0].detach().requires_grad_() if split.heads else self._projected[0]

@@ -13,7 +13,7 @@ from torch import nn
 
 from headrace.graph import Dataset
 from headrace.graph.convert import as_dataset
-from headrace.graph.fingerprint import fingerprint
+from headrace.graph.fingerprint import fingerprints
 from headrace.nn import GNN
 from headrace.train.fit import FREE, Setup, describe, fit
 from headrace.train.measure import Spread, spreads
@@ -111,7 +111,7 @@ def node(
     if model is None:
         check_model_size(data, options)
     options = options.suited(len(data.splits["train"]))
-    known = None if out is None else _fingerprint(data)
+    known = None if out is None else fingerprints(data)
     scaling = None if data.x is None else Scaling.of(options.features, data.x)
     path = None if out is None else Path(out)
     stored = stored_data(data, options, scaling, path) if options.storage != "memory" else None
@@ -179,14 +179,6 @@ def _header(
         return about | {"dataset": about["dataset"] | {"fingerprint": known}}
 
     return header
-
-
-def _fingerprint(data: Dataset) -> dict[str, str]:
-    """What tells the data of a run from others."""
-    graph = data.graph
-    arrays = {"degrees": graph.indptr, "edges": graph.indices, "edge weights": graph.weight, "features": data.x, "labels": data.y}
-    arrays |= {f"{name} nodes": data.splits.get(name) for name in ("train", "val", "test")}
-    return {name: fingerprint(array) for name, array in arrays.items() if array is not None}
 
 
 def header_of(
