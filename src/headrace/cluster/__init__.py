@@ -1,7 +1,8 @@
 """Graphs and features that are split over ranks: who holds what, what is sent in a step, and layers computed by all of them."""
 
-from headrace.cluster.batches import FetchedBatches, OwnBatches, PushPullBatches, Redrawn, RoundBatches, TeamShard, first_layer
+from headrace.cluster.batches import FetchedBatches, OwnBatches, PushPullBatches, Redrawn, RoundBatches, TeamShard
 from headrace.cluster.grid import Grid
+from headrace.cluster.parallelise import first_layer, parallelise
 from headrace.cluster.partial import Partial, Pushed
 from headrace.cluster.parts.estimate import Estimate, estimate
 from headrace.cluster.parts.part import Part, is_partition
@@ -33,6 +34,7 @@ __all__ = [
     "first_layer",
     "is_partition",
     "may_begin",
+    "parallelise",
     "partition",
     "rounds_of",
 ]

@@ -251,16 +251,3 @@ def in_order(rounds: Sequence[Gradients], kind: int) -> list[Tensor]:
                 for sum_, gradient in zip(total, some, strict=True):
                     sum_.add_(gradient)
     return total
-
-
-def first_layer(model: nn.Module) -> nn.Module:
-    """The layer that push-pull computes; ValueError where a model has none that says how."""
-    layers = getattr(model, "layers", None)
-    if layers is None or not len(layers) or not callable(getattr(layers[0], "split", None)):
-        raise ValueError(
-            f"push-pull computes model.layers[0] by columns of its input, and that of {type(model).__name__} has no split(): "
-            "use a headrace.nn.GNN, or parallel data"
-        )
-    layer: nn.Module = layers[0]
-    layer.split()  # type: ignore[operator]  # says why, where it cannot be
-    return layer

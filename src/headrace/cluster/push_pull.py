@@ -85,12 +85,13 @@ class PushPull:
         """This rank's columns of the maps."""
         return slice(*self.features.columns)
 
-    def forward(self, drawn: Callable[[], Drawn], update: int) -> Pending[tuple[Flight, list[Tensor]]]:
+    def forward(self, drawn: Callable[[], Drawn], update: int | None = None) -> Pending[tuple[Flight, list[Tensor]]]:
         """Begin a round of update number `update`: sums of this rank's batch, when they have come.
 
         drawn: called in turn, on the thread that communicates, so it may be collective too.
+        update: decides the version of the maps; without it they are read as they are now.
         """
-        weights, shared = self._version(self.versions.of_update(update))
+        weights, shared = self._now() if update is None else self._version(self.versions.of_update(update))
         return self._submit(lambda: self._forward(drawn(), weights, shared))
 
     def backward(self, flight: Flight, gradients: Sequence[Tensor] | None) -> Pending[Gradients]:
@@ -126,9 +127,11 @@ class PushPull:
         if version not in self._stash:
             if version != self.updates:
                 raise RuntimeError(f"version {version} of the weights is gone: the newest is {self.updates}")
-            shared = [weight.detach().clone().requires_grad_() for weight in self.shared]
-            self._stash[version] = [self._own(weight) for weight in self.maps], shared
+            self._stash[version] = self._now()
         return self._stash[version]
+
+    def _now(self) -> tuple[list[Tensor], list[Tensor]]:
+        return [self._own(weight) for weight in self.maps], [weight.detach().clone().requires_grad_() for weight in self.shared]
 
     def _own(self, weight: Tensor) -> Tensor:
         return weight.detach()[:, self.columns].clone(memory_format=torch.contiguous_format).requires_grad_()

@@ -95,7 +95,7 @@ class _Pulled:
 
 def _pulled(engine: PushPull, layer: nn.Module, nodes: Tensor, block: Block) -> _Pulled:
     blocks = pushed_blocks(engine.team, nodes, block, [0] * engine.team.size)
-    _, sums = engine.forward(partial(Drawn, None, blocks), engine.updates).wait()
+    _, sums = engine.forward(partial(Drawn, None, blocks)).wait()
     return _Pulled(engine.split.finish(sums, block))
 
 
@@ -113,16 +113,12 @@ class _OwnTable:
         rows = torch.cat(self.pieces)
         if self.last:
             return _OwnRows(rows)
-        remote = Remote.from_local(rows.cpu(), self.graph.owners, group=_group(self.graph.ranks))
+        remote = Remote.from_local(rows.cpu(), self.graph.owners, group=getattr(self.graph.ranks, "group", None))
         self.remotes.append(remote)
         return remote
 
     def abandon(self) -> None:
         self.pieces.clear()
-
-
-def _group(ranks: Ranks) -> Any:
-    return ranks
 
 
 class _OwnRows(BaseStore):
@@ -140,9 +136,11 @@ class _Nothing(BaseStore):
         raise NotImplementedError("columns are read by the ranks that hold them")
 
 
-def rows_of_all(own: Tensor, wanted: Tensor, owners: Owners, exchange: Exchange) -> Tensor:
+def rows_of_all(own: Tensor, wanted: Tensor, owners: Owners, exchange: Exchange | None) -> Tensor:
     """Rows of `wanted` nodes (the same on all ranks), from what each rank has of its own. Collective.  # [own, out] -> [n, out]"""
     owner, row = owners.locate(wanted)
+    if exchange is None:
+        return own[row].cpu()
     counts = torch.bincount(owner, minlength=owners.ranks).tolist()
     mine = own[row[owner == exchange.rank]]
     padded = own.new_zeros((max(counts), own.shape[1]))

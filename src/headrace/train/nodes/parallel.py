@@ -81,12 +81,13 @@ def mean_block(data: Dataset, options: NodeOptions) -> Block:
     return Block.mean([Block(block.num_src, block.num_dst, len(block.indices)) for block in blocks])
 
 
-def hit_rate(data: Dataset, options: NodeOptions) -> float:
-    """How often a row that another rank owns is among the copies of this one."""
-    if not options.replicate_share:
+def hit_rate(data: Dataset, options: NodeOptions, share: float | None = None) -> float:
+    """How often a row that another rank owns is among the copies of this one, a `share` of all (default: the options')."""
+    share = options.replicate_share if share is None else share
+    if not share:
         return 0.0
     hotness = _hotness(data, options)
-    return expected_hit_rate(hotness, order_of(hotness), options.replicate_share)
+    return expected_hit_rate(hotness, order_of(hotness), share)
 
 
 def _hotness(data: Dataset, options: NodeOptions) -> Tensor:
@@ -111,7 +112,7 @@ def _spread(data: Dataset, setup: Setup) -> Remote:
         copies = order_of(_hotness(data, options))[: round(options.replicate_share * data.num_nodes)]
     owners = hash_owners(data.num_nodes, setup.ranks.size)
     remote = Remote(data.x, owners, device=options.device, replicate=copies)
-    setup.opened.push(_closing(remote.close))
+    setup.opened.push(closing(remote.close))
     return remote
 
 
@@ -127,25 +128,25 @@ def _by_columns(data: Dataset, model: nn.Module, setup: Setup) -> PushPullRecipe
         setup.trace,
         features=features,
         grid=grid,
-        team=_exchange_of(grid.members, setup),
-        replicas=_exchange_of(grid.replicas, setup),
+        team=exchange_of(grid.members, setup),
+        replicas=exchange_of(grid.replicas, setup),
         **setup.shared,
     )
-    setup.opened.push(_closing(recipe.engine.close))
+    setup.opened.push(closing(recipe.engine.close))
     return recipe
 
 
-def _exchange_of(members: range, setup: Setup) -> Exchange | None:
+def exchange_of(members: range, setup: Setup) -> Exchange | None:
     """An exchange of some of the ranks; None for one alone. All ranks call it."""
     if len(members) == 1:
         return None
     group = None if len(members) == setup.ranks.size else dist.new_group(list(members), use_local_synchronization=True)
     exchange = Exchange(group, device=setup.options.device)
-    setup.opened.push(_closing(exchange.close))
+    setup.opened.push(closing(exchange.close))
     return exchange
 
 
-def _closing(close: Callable[[], object]) -> Callable[..., None]:
+def closing(close: Callable[[], object]) -> Callable[..., None]:
     """What an `ExitStack` calls at its end: `close`, unless this rank has failed and others may wait in a collective."""
 
     def end(kind: type[BaseException] | None, *_: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.cluster import Grid, PushPull, PushPullBatches, Redrawn, Team, TeamShard, first_layer, rounds_of
+from headrace.cluster import Grid, PushPull, PushPullBatches, Redrawn, Team, TeamShard, first_layer, parallelise, rounds_of
 from headrace.cluster.batches import in_order
 from headrace.cluster.rounds import IN_FLIGHT
 from headrace.graph import Dataset
@@ -55,7 +55,10 @@ class PushPullRecipe(NodeRecipe):
         super().__init__(data, model, options, trace, ranks=ranks, accumulate=accumulate, exchange=exchange)
         wire = torch.bfloat16 if options.wire == "bf16" else None
         versions = _versions_of(options, accumulate, grid)
-        self.engine = PushPull(self.layer, features, Team(team, wire=wire), versions, precision=self._precision)
+        more: dict[str, Any] = {"team": Team(team, wire=wire), "versions": versions, "precision": self._precision}
+        engine = parallelise(model, "push_pull", features=features, **more)
+        assert engine is not None
+        self.engine: PushPull = engine
         self.own_gradients = [*self.engine.maps, *self.engine.shared]
         self._whole_stash: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
