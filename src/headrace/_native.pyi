@@ -103,7 +103,20 @@ def weight_gradient(
     where: Any | None,
     threads: int,
 ) -> None: ...
-def dropout(x: Any, out: Any, *, seed: int, dropped: int, scale: float, relu: bool, gate: Any | None, threads: int) -> None: ...
+def dropout(
+    x: Any,
+    out: Any,
+    *,
+    seed: int,
+    dropped: int,
+    scale: float,
+    relu: bool,
+    gate: Any | None,
+    threads: int,
+    rows: Any | None = None,
+    first: int = 0,
+    stride: int = 0,
+) -> None: ...
 def keep_freed_memory(keep: bool) -> None: ...
 def attend(
     x: Any,
@@ -120,6 +133,9 @@ def attend(
     dropout: float,
     seed: int,
     threads: int,
+    shift: Any | None = None,
+    whole_rows: Any | None = None,
+    whole_entries: int = 0,
 ) -> None: ...
 def attend_gradient(
     grad: Any,
@@ -144,8 +160,10 @@ def attend_gradient(
     dropout: float,
     seed: int,
     threads: int,
+    shift: Any | None = None,
+    whole_rows: Any | None = None,
+    whole_entries: int = 0,
 ) -> None: ...
-def attend_mask(mask: Any, dropout: float, seed: int, threads: int) -> None: ...
 
 class Sampler:
     def __init__(
