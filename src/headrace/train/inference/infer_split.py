@@ -136,11 +136,9 @@ class _Nothing(BaseStore):
         raise NotImplementedError("columns are read by the ranks that hold them")
 
 
-def rows_of_all(own: Tensor, wanted: Tensor, owners: Owners, exchange: Exchange | None) -> Tensor:
+def rows_of_all(own: Tensor, wanted: Tensor, owners: Owners, exchange: Exchange) -> Tensor:
     """Rows of `wanted` nodes (the same on all ranks), from what each rank has of its own. Collective.  # [own, out] -> [n, out]"""
     owner, row = owners.locate(wanted)
-    if exchange is None:
-        return own[row].cpu()
     counts = torch.bincount(owner, minlength=owners.ranks).tolist()
     mine = own[row[owner == exchange.rank]]
     padded = own.new_zeros((max(counts), own.shape[1]))

@@ -14,7 +14,7 @@ from headrace.cluster.structures import SplitStructures
 from headrace.cluster.topology import SplitSampler
 from headrace.graph import Dataset, Graph
 from headrace.loader import Batch, Shard
-from headrace.ranks import Alone, Exchange, Ranks, join
+from headrace.ranks import Exchange, Ranks, join
 from headrace.store import ArrayStore, ColumnSlice, Remote
 from headrace.train.fit import Setup
 from headrace.train.inference.infer_split import SplitGraph, infer_split, rows_of_all
@@ -103,6 +103,8 @@ def _check_options(options: NodeOptions, part: Part) -> None:
 
 
 def _check_ranks(part: Part, ranks: Ranks) -> None:
+    if part.parts == 1:
+        raise ValueError("one part is the whole dataset: train on that, or partition it into as many parts as there are ranks")
     if ranks.size != part.parts:
         raise ValueError(
             f"the dataset was cut into {part.parts} parts, and there are {ranks.size} ranks: start {part.parts} of them "
@@ -131,8 +133,7 @@ def _told(part: Part, ranks: Ranks) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def _sampler(part: Part, fanouts: tuple[int, ...], options: NodeOptions, setup: Setup) -> SplitSampler:
-    group = setup.ranks if setup.ranks.size > 1 else Alone()
-    how: dict[str, Any] = {"seed": options.seed, "group": group, "threads": options.threads}
+    how: dict[str, Any] = {"seed": options.seed, "group": setup.ranks, "threads": options.threads}
     sampler = SplitSampler(part.indptr, part.indices, part.owners, fanouts, **how)
     setup.opened.push(closing(sampler.close))
     return sampler
@@ -158,6 +159,7 @@ class SplitRecipe(NodeRecipe):
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         assert self.remote is not None
         own = infer_split(self.model, self.split_graph, self.remote, progress=progress)
+        assert self.exchange is not None
         return rows_of_all(own, nodes, self.part.owners, self.exchange)
 
     def exchanges(self) -> list[Exchange]:
@@ -183,6 +185,7 @@ class SplitPushPullRecipe(PushPullRecipe):
 
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         own = infer_split(self.model, self.split_graph, self.engine, progress=progress)
+        assert self.exchange is not None
         return rows_of_all(own, nodes, self.part.owners, self.exchange)
 
     def exchanges(self) -> list[Exchange]:
