@@ -207,6 +207,33 @@ class Sampler:
     @property
     def workspace_bytes(self) -> int: ...
 
+def draw_part(
+    indptr: Any,
+    indices: Any,
+    nodes: Any,
+    rows: Any,
+    *,
+    sizes: Any,
+    keys: Any,
+    pool: Pool,
+    fanout: int,
+    hop: int,
+    replace: bool,
+    threads: int,
+    num_nodes: int,
+) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
+
+class Hops:
+    def __init__(self, num_nodes: int, *, wide: bool, hash: bool) -> None: ...
+    def begin(self, seeds: Any, pool: Pool) -> None: ...
+    def frontier(self) -> NDArray[Any]: ...
+    def add(self, drawer: Any, drawn: list[Any], *, threads: int) -> None: ...
+    def finish(
+        self,
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int32], None, None, list[int], list[int]]: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+
 def cumulative_weights(indptr: Any, weight: Any, threads: int) -> NDArray[np.float64]: ...
 
 class HeteroSampler:
