@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace.cluster.parts.owners import By, check_by
 from headrace.graph import Dataset
 
-_PIECES = 160 << 20  # bytes of pieces that are copied, and what is computed of them
+_PIECES = 128 << 20  # bytes of pieces that are copied, and what is computed of them
 
 
 @dataclass(frozen=True)

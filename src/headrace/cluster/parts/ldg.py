@@ -72,7 +72,7 @@ def _assign(owner: NDArray[Any], counts: NDArray[Any], sizes: NDArray[Any], capa
     left = np.arange(len(owner))
     while len(left):
         room = capacity - sizes
-        scores = counts[left] * (room / capacity)
+        scores = counts[left] * room  # the rule times the capacity: whole numbers, so that equals are equal
         scores[:, room == 0] = -1
         smallest_first = np.argsort(sizes, kind="stable")
         choice = smallest_first[scores[:, smallest_first].argmax(axis=1)]
