@@ -30,10 +30,10 @@ def main() -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    partition(data, out / "parts", parts=4, by=by, columns=columns)
+    partition(data, out / "parts", parts=2, by=by, columns=columns)
     ended.set()
     watcher.join()
-    estimated = estimate(data, parts=4, by=by).memory
+    estimated = estimate(data, parts=2, by=by).memory
     print(json.dumps({"took": most - before, "estimate": estimated, "data": data.nbytes}))
 
 

@@ -75,7 +75,7 @@ def test_mistakes_are_told_in_one_line(saved, tmp_path, monkeypatch):
         (["--parts", 0], "parts must be from 1 to the number of nodes, 400, not 0"),
         (["--parts", -7], "parts must be from 1 to the number of nodes, 400, not -7"),
         (["--parts", 401], "parts must be from 1 to the number of nodes, 400, not 401"),
-        (["--parts", 2, "--by", "hsah"], "there is no partition by 'hsah': choose one of hash, ldg, metis"),
+        (["--parts", 2, "--by", "hsah"], "there is no partition by 'hsah': choose one of hash, ldg, rabbit, metis"),
         (["--parts", 2, "--by", "metis"], "a partition by 'metis' needs pymetis: pip install pymetis"),
         (["--parts", 9, "--columns"], "8 columns of features cannot be cut into 9 parts"),
     ):

@@ -10,17 +10,18 @@ from headrace.store import hash_owners
 from part_cases import cases
 
 
-def plain_ldg(graph, parts, *, passes):
+def plain_ldg(graph, parts, *, passes, start=None):
     """Stanton and Kliot's rule, a node at a time, streamed again."""
     nodes = graph.num_nodes
     capacity = max(-(-nodes // parts), int(1.05 * nodes / parts))
-    owner = [None] * nodes
+    owner = [None] * nodes if start is None else start.tolist()
     for _ in range(passes):
         sizes = [0] * parts
         for node in range(nodes):
             near = [owner[other] for other in graph.neighbors(node).tolist()]
             scores = [near.count(p) * (capacity - sizes[p]) if sizes[p] < capacity else -1 for p in range(parts)]
-            owner[node] = max(range(parts), key=lambda p: (scores[p], -sizes[p], -p))
+            stays = owner[node]
+            owner[node] = max(range(parts), key=lambda p: (scores[p], p == stays and sizes[p] < capacity, -sizes[p], -p))
             sizes[owner[node]] += 1
     return owner
 
@@ -46,6 +47,8 @@ def test_chunks_of_one_node_are_the_plain_rule(name, parts, passes, monkeypatch)
     monkeypatch.setattr(module, "_EDGES", 3)
     graph = cases()[name].graph
     assert ldg(graph, parts, passes=passes).tolist() == plain_ldg(graph, parts, passes=passes)
+    start = torch.arange(graph.num_nodes) % parts
+    assert ldg(graph, parts, passes=passes, start=start).tolist() == plain_ldg(graph, parts, passes=passes, start=start)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7, 64, 255, 256, 300])
@@ -73,6 +76,11 @@ def test_it_cuts_far_fewer_edges_than_a_hash(communities, parts):
     owner = ldg(communities, parts)
     assert edge_cut(communities, owner) < 0.6 * edge_cut(communities, hashed)
     assert edge_cut(communities, owner) <= edge_cut(communities, ldg(communities, parts, passes=1))
+
+
+def test_nodes_without_neighbors_stay_where_they_are():
+    start = torch.tensor([0, 0, 1, 1, 1, 0])
+    assert ldg(hr.Graph.from_edges([], [], 6), 2, start=start).equal(start.to(torch.uint8))
 
 
 def test_the_same_graph_gives_the_same_parts(communities):

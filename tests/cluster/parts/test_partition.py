@@ -47,7 +47,7 @@ def files_of(path):
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-@pytest.mark.parametrize("by", ["hash", "ldg", "metis"])
+@pytest.mark.parametrize("by", ["hash", "ldg", "rabbit", "metis"])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("by_thirds")
 def test_parts_put_together_are_the_dataset(tmp_path, name, by, columns):
@@ -177,6 +177,15 @@ def test_progress_rises_to_its_end(tmp_path):
     assert max(done for what, done, _ in told if what == "finding owners") == 8 * 40
 
 
+@pytest.mark.parametrize("parts", [2, 5])
+def test_owners_that_look_at_edges_cut_far_fewer_than_a_hash(tmp_path, parts, monkeypatch):
+    monkeypatch.undo()  # pieces of the size they have
+    data = hr.generate.community(nodes=4000, edges=60_000, classes=20, features=2, homophily=0.9, seed=1)
+    cuts = {by: partition(data, tmp_path / by, parts=parts, by=by) for by in ("hash", "ldg", "rabbit")}
+    assert max(cuts["ldg"].edge_cut, cuts["rabbit"].edge_cut) < 0.5 * cuts["hash"].edge_cut
+    assert max(cuts["ldg"].node_balance, cuts["rabbit"].node_balance) <= 1.05
+
+
 def test_the_estimate_of_the_disk_is_close(tmp_path, monkeypatch):
     monkeypatch.undo()  # pieces of the size they have
     data = hr.generate.community(nodes=3000, edges=60_000, classes=5, features=50)
@@ -195,7 +204,7 @@ def test_the_estimate_of_the_disk_is_close(tmp_path, monkeypatch):
     [
         ("plain", {"parts": 0}, "parts must be from 1 to the number of nodes, 40, not 0"),
         ("plain", {"parts": 41}, "parts must be from 1 to the number of nodes, 40, not 41"),
-        ("plain", {"parts": 2, "by": "hsah"}, "there is no partition by 'hsah': choose one of hash, ldg, metis"),
+        ("plain", {"parts": 2, "by": "hsah"}, "there is no partition by 'hsah': choose one of hash, ldg, rabbit, metis"),
         ("plain", {"parts": 8, "columns": True}, "7 columns of features cannot be cut into 8 parts: choose at most 7"),
         ("no features", {"parts": 2, "columns": True}, "there are no features whose columns could be cut"),
         ("a matrix each", {"parts": 2, "columns": True}, r"features of shape \[40, 2, 3\] have no columns"),
