@@ -22,15 +22,15 @@ def partition(
     dataset: Annotated[str, typer.Argument(help="a dataset directory, a known name or generate:...")],
     out: Annotated[Path, typer.Argument(help="the directory to write; it must not hold anything yet")],
     parts: Annotated[int, typer.Option("--parts", help="how many parts: one for each rank that is to train")],
-    by: Annotated[str, typer.Option("--by", help="who owns which node", metavar="hash|ldg|metis")] = "hash",
+    by: Annotated[str, typer.Option("--by", help="who owns which node", metavar="hash|ldg|rabbit|metis")] = "hash",
     columns: Annotated[bool, typer.Option("--columns", help="give a part some columns of the features of every node")] = False,
     json: Annotated[bool, typer.Option("--json", help="print one object in place of the table")] = False,
 ) -> None:
     """Cut a dataset into parts for training over several machines, and show what the cut came to.
 
     A part has its own nodes' rows of the graph, labels, splits and features; with --columns a slice of all nodes' features. Each
-    part can be copied to its machine alone. hash spreads nodes evenly; ldg keeps neighbors together within bounded memory; metis
-    cuts fewer edges still, with all of them in memory (pip install pymetis).
+    part can be copied to its machine alone. hash spreads nodes evenly; ldg keeps neighbors together within bounded memory; rabbit
+    and metis (pip install pymetis) mostly cut fewer edges, with all of them in memory.
     """
     try:
         with terminable(), progress_shown() as show:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace.cluster.parts.owners import By, check_by
 from headrace.graph import Dataset
 
-_PIECES = 160 << 20  # bytes of pieces that are copied, and what is computed of them
+_PIECES = 128 << 20  # bytes of pieces that are copied, and what is computed of them
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Estimate:
 
 
 def estimate(data: Dataset, *, parts: int, by: By = "hash") -> Estimate:
-    """What `partition` needs. Memory grows with the number of nodes alone, but for METIS, which holds all edges.
+    """What `partition` needs. Memory grows with the number of nodes alone, but by "rabbit" and "metis", which hold all edges.
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=1000, edges=20_000, classes=4, features=16)
@@ -35,5 +35,10 @@ def estimate(data: Dataset, *, parts: int, by: By = "hash") -> Estimate:
     disk += sum(ids.nbytes + 8 * len(ids) for ids in data.splits.values())
     disk += entry * nodes * (parts + 1) + (parts + 1) * (16 << 10)  # lists of files
     writing = (entry + 4 * bool(entry) + 2) * nodes + 40 * share
-    finding = {"hash": 0, "ldg": (2 * entry + 13) * nodes, "metis": 160 * edges + 100 * nodes}[by]
+    finding = {
+        "hash": 0,
+        "ldg": (2 * entry + 13) * nodes,
+        "rabbit": 12 * edges + 100 * nodes,
+        "metis": 160 * edges + 100 * nodes,
+    }[by]
     return Estimate(memory=_PIECES + max(writing, finding), disk=disk)

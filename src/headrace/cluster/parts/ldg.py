@@ -18,14 +18,21 @@ _EDGES = 1 << 20  # edges that are looked at together
 
 
 def ldg(
-    graph: Graph, parts: int, *, slack: float = 0.05, passes: int = 8, progress: Callable[[int, int], None] | None = None
+    graph: Graph,
+    parts: int,
+    *,
+    start: Tensor | None = None,
+    slack: float = 0.05,
+    passes: int = 8,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:  # -> [num_nodes]
     """The part of each node, by Linear Deterministic Greedy (Stanton and Kliot, KDD'12), streamed several times.
 
-    Node v goes to the part i with the largest |neighbors of v in i| (1 - size of i / capacity), the smaller one among equals. No
-    part exceeds its capacity: (1 + slack) times the mean, or the mean rounded up. Nodes come in the order of their ids, in
-    `passes` rounds: from the second on, neighbors whose turn is still to come count where the last round put them (restreaming,
-    Nishimura and Ugander, KDD'13), which lowers the cut of the first to a half or less and makes the order of ids matter little.
+    Node v goes to the part i with the largest |neighbors of v in i| (1 - size of i / capacity); among equals to the one that it
+    was in, then to the smaller one. No part exceeds its capacity: (1 + slack) times the mean, or the mean rounded up. Nodes come
+    in the order of their ids, in `passes` rounds: from the second on, neighbors whose turn is still to come count where the last
+    round put them (restreaming, Nishimura and Ugander, KDD'13), which lowers the cut of the first to a half or less and makes the
+    order of ids matter little. `start` gives the part of each node before the first round.
 
     Nodes are decided a thousandth of them at a time, by the sizes and neighbors before. Neighbors are those that a row lists, so
     in a directed graph sources of edges alone. The same graph gives the same parts.
@@ -42,6 +49,8 @@ def ldg(
     nodes, indptr, indices = host.num_nodes, host.indptr.numpy(), host.indices.numpy()
     capacity = max(-(-nodes // parts), int((1 + slack) * nodes / parts))
     owner = np.full(nodes, parts, np.uint8 if parts < 256 else np.int32)  # `parts` stands for none yet
+    if start is not None:
+        owner[:] = start.numpy()
     step = max(1, min(nodes // _CHUNKS, _CHUNK, _COUNTS // (parts + 1)))
     for number in range(passes):
         sizes = np.zeros(parts, np.int64)
@@ -72,7 +81,10 @@ def _assign(owner: NDArray[Any], counts: NDArray[Any], sizes: NDArray[Any], capa
     left = np.arange(len(owner))
     while len(left):
         room = capacity - sizes
-        scores = counts[left] * (room / capacity)
+        scores = 2 * room * counts[left]  # the rule times twice the capacity: whole numbers, so that equals are equal
+        before = owner[left]
+        placed = np.flatnonzero(before < len(sizes))
+        scores[placed, before[placed]] += 1
         scores[:, room == 0] = -1
         smallest_first = np.argsort(sizes, kind="stable")
         choice = smallest_first[scores[:, smallest_first].argmax(axis=1)]

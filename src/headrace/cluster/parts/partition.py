@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from headrace._files import require_disk
 from headrace._memory import require_memory
 from headrace.cluster.parts.estimate import estimate
-from headrace.cluster.parts.owners import By, check_by, owners_by
+from headrace.cluster.parts.owners import By, Progress, check_by, owners_by
 from headrace.cluster.parts.share import Wrote, write_columns, write_share
 from headrace.cluster.parts.summary import PartitionSummary, Share
 from headrace.cluster.parts.whole import describe
@@ -24,7 +24,6 @@ from headrace.graph.io import DatasetWriter
 from headrace.graph.kinds import PART, PARTITION
 from headrace.store import HashOwners, TableOwners, column_bounds
 
-Progress = Callable[[str, int, int | None], None]
 _AT_ONCE = 16  # parts whose columns are written together, so that features are read once for all of them
 
 
@@ -42,8 +41,8 @@ def partition(
 
     A part holds the rows of the graph of the nodes that it owns, their labels and their splits, and their features; or, with
     `columns`, a slice of the columns of every node's features, as push-pull training wants it (P3, OSDI'21). Neighbors keep their
-    ids. `by` says who owns a node: "hash" spreads nodes evenly without looking at edges; "ldg" and "metis" keep neighbors
-    together, METIS with fewer edges cut and all edges in memory (extra `reorder`).
+    ids. `by` says who owns a node: "hash" spreads nodes evenly without looking at edges; "ldg" keeps neighbors together, in memory
+    for nodes alone; "rabbit" and "metis" (extra `reorder`) mostly cut fewer edges, and hold all of them in memory.
 
     Rows are copied in pieces, so that a dataset that is opened from a directory may be larger than memory. `out` is complete or not
     there: an error or Ctrl-C removes it, and what a killed process left is removed by the next one. `extra` arrays, the map of
@@ -63,12 +62,13 @@ def partition(
     _check(data, parts, by, columns)
     data = replace(data, graph=data.graph.to("cpu"))
     needed, what = estimate(data, parts=parts, by=by), f"a partition by {by!r}"
-    require_memory(needed.memory, what, "choose by 'ldg', which holds no edges" if by == "metis" else "use a larger machine")
+    require_memory(
+        needed.memory, what, "choose by 'ldg', which holds no edges" if by in ("rabbit", "metis") else "use a larger machine"
+    )
     require_disk(path, needed.disk, what)
     writer = DatasetWriter(path, kind=PARTITION)
     data.graph.validate(threads=threads)
-    tell("finding owners", 0, None)
-    owners = owners_by(by, data.graph, parts, progress=lambda done, total: tell("finding owners", done, total), threads=threads)
+    owners = owners_by(by, data.graph, parts, progress=tell, threads=threads)
     whole = describe(data, owners, by=by, columns=columns)
     json.dumps(whole)  # what cannot be written is found before the work
     with writer:
