@@ -2,7 +2,7 @@
 
     python benchmarks/defaults.py [--only cora,umls] [--json]
 
-Reads the datasets from HEADRACE_DATA. One seed each, as a new user would run it: `headrace train node NAME`, `headrace train link NAME`.
+Reads the datasets from HEADRACE_DATA. One seed each, as a new user would run it: `headrace train node NAME`, `train link NAME`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ranks that hold columns of the features each: their first layer together, and the bytes beside those of fetching rows.
 
-    torchrun --nproc-per-node 2 examples/push_pull.py      # or alone: one rank that holds all columns
+torchrun --nproc-per-node 2 examples/push_pull.py      # or alone: one rank that holds all columns
 """
 
 import headrace as hr

@@ -50,7 +50,7 @@ def options(model="sage", **more):
         "batch_size": 7,
         "accumulate": 4,
         "dropout": 0.5,
-        "input_dropout": 0.0,
+        "input_dropout": 0.3,
         "optimizer": "sgd",
         "lr": 0.05,
         "clip": 0.7,

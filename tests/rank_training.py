@@ -13,7 +13,6 @@ import torch
 import headrace as hr
 from headrace.train import NodeOptions, Watcher, node
 
-
 HOWS = {
     "ranks": {"share": "ranks"},
     "copies": {"share": "ranks", "replicate": "30%"},
