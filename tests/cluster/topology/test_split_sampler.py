@@ -14,7 +14,7 @@ import rank_jobs
 import topology_checks
 from headrace.cluster.topology import SplitSampler
 from headrace.store import hash_owners
-from topology_cases import assert_equals_whole, awkward_graph
+from topology_cases import assert_equals_whole, awkward_graph, share_of
 
 GONE = Path(topology_checks.__file__).with_name("topology_gone_child.py")
 
@@ -33,8 +33,9 @@ def outcomes(request, tmp_path_factory):
 
 @pytest.mark.parametrize("check", topology_checks.CHECKS)
 def test_on_ranks(outcomes, check):
-    for rank, (found, said) in enumerate(outcomes):
-        assert found.get(check, f"not reached\n{said}") == "", f"rank {rank}:\n{found.get(check, said)}"
+    for rank, (of_rank, said) in enumerate(outcomes):
+        outcome = of_rank.get(check, f"not reached\n{said}")
+        assert outcome == "", f"rank {rank}:\n{outcome}"
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -58,7 +59,7 @@ def test_a_rank_that_dies_in_the_middle_is_named_by_the_others(tmp_path, victim)
 
 def test_alone_it_needs_no_process_group():
     graph, owners = awkward_graph(), hash_owners(300, 1, seed=4)
-    rows = graph.reordered(owners.ids_of(0)).indptr, torch.cat([graph.neighbors(node) for node in owners.ids_of(0).tolist()])
+    rows = share_of(graph, owners, 0)
     sampler = SplitSampler(*rows, owners, [5, 3], seed=3, group=hr.ranks.Alone())
     request = ([5, 5, 299], 1, 2)
     assert_equals_whole(sampler.sample(*request), graph, [5, 3], request, seed=3)
@@ -71,6 +72,12 @@ def test_alone_it_needs_no_process_group():
         SplitSampler(*rows, hash_owners(300, 2), [5], group=hr.ranks.Alone())
     with pytest.raises(ValueError, match="indptr must rise from 0 to the 1 entries of indices, but goes from 0 to 2"):
         SplitSampler([0, 2], [0], hash_owners(1, 1), [5], group=hr.ranks.Alone())
+
+
+@pytest.mark.parametrize("option", [{"weighted": True}, {"labor": True}, {"disjoint": True}, {"temporal": "last"}])
+def test_draws_that_need_the_whole_graph_are_refused(option):
+    with pytest.raises(ValueError, match=f"a split graph is drawn from uniformly: {next(iter(option))} need NeighborSampler"):
+        SplitSampler([0, 0], [], hash_owners(1, 1), [5], group=hr.ranks.Alone(), **option)
 
 
 def test_without_a_process_group_it_says_what_to_do():

@@ -31,8 +31,9 @@ _ADVICE = (
 
 
 class SplitSampler(Sampler):
-    """Samples as `NeighborSampler` does, bit for bit, where every rank has only its own rows of the graph (P3: Gandhi and Iyer,
-    OSDI 2021, section 3.1, which hashes topology by node).
+    """Samples as `NeighborSampler` does, bit for bit, where every rank has only its own rows of the graph.
+
+    P3 (Gandhi and Iyer, OSDI 2021) hashes topology by node in this way.
 
     In every hop a rank asks the owners of its frontier, with the key of its batch; they draw, since a draw is a function of
     (seed, epoch, batch, hop, node, slot) alone, and the answers are numbered as on one machine. One exchange a hop: rows there,
@@ -45,6 +46,7 @@ class SplitSampler(Sampler):
 
     indptr, indices: this rank's rows, in the order of `owners.ids_of(rank)`. `indices` are ids in the whole graph, in its order.
     owners: which rank owns which node; the same on all ranks, like `fanouts`, `replace` and `seed`.
+    weighted, labor, disjoint, temporal: refused. These draws of `NeighborSampler` need the whole graph.
     group: a process group, `Ranks`, or None for all processes of the job. The exchange has process groups of its own.
     exchange: one to use in place of that; it stays open.
 
@@ -67,6 +69,10 @@ class SplitSampler(Sampler):
         fanouts: Sequence[int],
         *,
         replace: bool = False,
+        weighted: bool = False,
+        labor: bool = False,
+        disjoint: bool = False,
+        temporal: str | None = None,
         seed: int = 0,
         group: dist.ProcessGroup | Ranks | None = None,
         exchange: Exchange | None = None,
@@ -83,24 +89,29 @@ class SplitSampler(Sampler):
         self.exchange = Exchange(group, timeout=timeout, advice=_ADVICE) if self._own_exchange else exchange
         self._rounds = Rounds(self.exchange)
         self._turn = threading.Lock()
+        others = {"weighted": weighted, "labor": labor, "disjoint": disjoint, "temporal": temporal}
         try:
-            self._hold(indptr, indices)
+            self._hold(indptr, indices, refused=[name for name, value in others.items() if value])
         except Exception:
             self.close()
             raise
 
-    def _hold(self, indptr: Any, indices: Any) -> None:
+    def _hold(self, indptr: Any, indices: Any, *, refused: list[str]) -> None:
         """Take this rank's rows, once all ranks agree that they hold parts of one graph and will sample it alike."""
         owners, rounds = self.owners, self._rounds
         problem, share = None, None
         try:
+            if refused:
+                raise ValueError(
+                    f"a split graph is drawn from uniformly: {' and '.join(refused)} need NeighborSampler and the whole one"
+                )
             if owners.ranks != rounds.size:
                 raise ValueError(f"owners are for {owners.ranks} ranks, the group has {rounds.size}")
             if not self.fanouts or min(self.fanouts) < -1:
                 raise ValueError(f"fanouts must be one number per hop, each at least 0 or -1 for all; got {self.fanouts}")
             check_seed(self.seed)
             share = Share(indptr, indices, owners, rounds.rank)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, TypeError) as error:
             problem = str(error)
         same = {
             "number of nodes": str(owners.num_nodes),
