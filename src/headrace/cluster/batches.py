@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from headrace import _native
 from headrace.cluster.grid import Grid
 from headrace.cluster.partial import Pushed
-from headrace.cluster.push_pull import Drawn, Flight, Gradients, PushPull
-from headrace.cluster.rounds import Round, may_begin
+from headrace.cluster.push_pull import Arriving, Drawn, Flight, Gradients, PushPull
+from headrace.cluster.rounds import IN_FLIGHT, Round, may_begin
 from headrace.loader import Batch, Shard
 from headrace.ranks import Pending, Turns
 from headrace.store import Remote
@@ -97,12 +97,12 @@ class RoundBatches(ABC):
         self._structures, self._rounds, self._rank = structures, rounds, rank
         self._current = 0  # the round that is computed
         self._done = 0  # steps
-        self._coming: dict[int, Pending[Any]] = {}
+        self._coming: dict[int, Pending[Any] | Arriving[Any]] = {}
         self._begun = 0  # rounds
         self._whole = True  # whether all ranks have begun the same
 
     @abstractmethod
-    def _begin(self, round: Round) -> Pending[Any]:
+    def _begin(self, round: Round) -> Pending[Any] | Arriving[Any]:
         """Begin a round."""
 
     @abstractmethod
@@ -144,11 +144,13 @@ class RoundBatches(ABC):
     def _arrived(self) -> Any:
         """The current round, once it is there; others begin meanwhile."""
         self._whole = False
-        most = self._most()
+        self._begin_to(self._most())
+        return self._coming.pop(self._current).wait()
+
+    def _begin_to(self, most: int) -> None:
         for number in range(self._begun, most):
             self._coming[number] = self._begin(self._rounds[number])
         self._begun = max(self._begun, most)
-        return self._coming.pop(self._current).wait()
 
 
 class PushPullBatches(RoundBatches):
@@ -162,10 +164,14 @@ class PushPullBatches(RoundBatches):
         self._returning: list[Pending[Gradients]] = []
 
     def _most(self) -> int:
-        engine = self._engine
-        return may_begin(self._rounds, self._current, engine.versions, updates=engine.updates, done=self._done)
+        return self._may_begin(IN_FLIGHT - 1)  # one more when the current round's gradient travels
 
-    def _begin(self, round: Round) -> Pending[tuple[Flight, list[Tensor]]]:
+    def _may_begin(self, in_flight: int) -> int:
+        engine = self._engine
+        now = {"updates": engine.updates, "done": self._done}
+        return may_begin(self._rounds, self._current, engine.versions, in_flight=in_flight, **now)
+
+    def _begin(self, round: Round) -> Arriving[tuple[Flight, list[Tensor]]]:
         return self._engine.forward(self._structures.take(round), self._base + round.step)
 
     def _taken(self, arrived: tuple[Flight, list[Tensor]]) -> Batch:
@@ -179,11 +185,16 @@ class PushPullBatches(RoundBatches):
         self.push(None)
 
     def push(self, gradients: Sequence[Tensor] | None) -> None:
-        """Send back the gradient of the current round's sums, and go on to the next round."""
+        """Send back the gradient of the current round's sums, and go on to the next round.
+
+        While it travels another round is begun, if its weights are there: it is computed in the meantime.
+        """
         flight, self._flight = self._flight, None
         assert flight is not None
         flight.own = None
-        self._returning.append(self._engine.backward(flight, gradients))
+        told = self._engine.push(flight, gradients)
+        self._begin_to(self._may_begin(IN_FLIGHT))
+        self._returning.append(self._engine.gradients(flight, told))
         self._current += 1
 
     def returned(self) -> list[Gradients]:

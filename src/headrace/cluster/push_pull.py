@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,16 @@ class Flight:
 Gradients = list[tuple[list[Tensor], list[Tensor]]]  # of each member's batch: those of the maps' columns, and of what is shared
 
 
+class Arriving(Generic[T]):
+    """Work in turn that ends with something on its way. `wait()` returns what that is, when it is there."""
+
+    def __init__(self, pending: Pending[Callable[[], T]]) -> None:
+        self._pending = pending
+
+    def wait(self) -> T:
+        return self._pending.wait()()
+
+
 class PushPull:
     """The linear part of a first layer over the columns of all ranks of a team.
 
@@ -55,7 +65,8 @@ class PushPull:
     versions: which version of the maps a round reads. Only they are ever delayed (with what scores of attention use).
     precision: a context in which products are computed, such as autocast.
 
-    `forward` and `backward` are collective and return at once; the work is done in their order on a thread of its own.
+    `forward` and `backward` are collective and return at once; the work is done in their order on a thread of its own. It does not
+    wait for what it has sent: while sums and gradients travel, it computes what comes next.
     """
 
     def __init__(
@@ -85,18 +96,27 @@ class PushPull:
         """This rank's columns of the maps."""
         return slice(*self.features.columns)
 
-    def forward(self, drawn: Callable[[], Drawn], update: int | None = None) -> Pending[tuple[Flight, list[Tensor]]]:
+    def forward(self, drawn: Callable[[], Drawn], update: int | None = None) -> Arriving[tuple[Flight, list[Tensor]]]:
         """Begin a round of update number `update`: sums of this rank's batch, when they have come.
 
         drawn: called in turn, on the thread that communicates, so it may be collective too.
         update: decides the version of the maps; without it they are read as they are now.
         """
         weights, shared = self._now() if update is None else self._version(self.versions.of_update(update))
-        return self._submit(lambda: self._forward(drawn(), weights, shared))
+        return Arriving(self._submit(lambda: self._forward(drawn(), weights, shared)))
 
     def backward(self, flight: Flight, gradients: Sequence[Tensor] | None) -> Pending[Gradients]:
         """Send the gradient of this rank's sums (None where it has no batch), and find those of the maps."""
-        return self._submit(lambda: self._backward(flight, gradients))
+        return self.gradients(flight, self.push(flight, gradients))
+
+    def push(self, flight: Flight, gradients: Sequence[Tensor] | None) -> Pending[Callable[[], list[Tensor]]]:
+        """The first half of `backward`: send. What is submitted before the second half is computed while gradients travel."""
+        sizes = [sum(rows * width for rows, width in shapes) for shapes in flight.shapes]
+        return self._submit(lambda: self.team.spread("errors", self._flat(gradients or []), sizes))
+
+    def gradients(self, flight: Flight, told: Pending[Callable[[], list[Tensor]]]) -> Pending[Gradients]:
+        """The second half of `backward`, of what `push` returned."""
+        return self._submit(lambda: self._backward(flight, told.wait()()))
 
     def keep(self) -> None:
         """Before an update of the maps: keep what later rounds will read."""
@@ -137,6 +157,9 @@ class PushPull:
         return weight.detach()[:, self.columns].clone(memory_format=torch.contiguous_format).requires_grad_()
 
     def _submit(self, work: Callable[[], T]) -> Pending[T]:
+        return self._turns.submit(self._reported(work))
+
+    def _reported(self, work: Callable[[], T]) -> Callable[[], T]:
         def reported() -> T:
             try:
                 with torch.enable_grad():
@@ -146,9 +169,9 @@ class PushPull:
                     self.team.exchange.report(error)
                 raise
 
-        return self._turns.submit(reported)
+        return reported
 
-    def _forward(self, drawn: Drawn, weights: list[Tensor], shared: list[Tensor]) -> tuple[Flight, list[Tensor]]:
+    def _forward(self, drawn: Drawn, weights: list[Tensor], shared: list[Tensor]) -> Callable[[], tuple[Flight, list[Tensor]]]:
         if self.team.exchange is not None:
             self.team.exchange.begin()
         flight = Flight(drawn.own)
@@ -161,13 +184,12 @@ class PushPull:
                 self._flat([] if partial is None else partial.parts(None if scores is None else scores[member]))
                 for member, partial in enumerate(flight.partials)
             ]
+        mine = self.team.place
+        self.most_partial_bytes = max(self.most_partial_bytes, IN_FLIGHT * parts[mine].nbytes)
         sums = self.team.reduce("pull", parts)
-        self.most_partial_bytes = max(self.most_partial_bytes, IN_FLIGHT * sums.nbytes)
-        return flight, _unpacked(sums, flight.shapes[self.team.place])
+        return self._reported(lambda: (flight, _unpacked(sums(), flight.shapes[mine])))
 
-    def _backward(self, flight: Flight, gradients: Sequence[Tensor] | None) -> Gradients:
-        sizes = [sum(rows * width for rows, width in shapes) for shapes in flight.shapes]
-        told = self.team.spread("errors", self._flat(gradients or []), sizes)
+    def _backward(self, flight: Flight, told: list[Tensor]) -> Gradients:
         by_member = [_unpacked(flat, shapes) for flat, shapes in zip(told, flight.shapes, strict=True)]
         scores = None
         if self.split.heads:
@@ -180,8 +202,8 @@ class PushPull:
     def _all_scores(self, flight: Flight, of: Callable[[Partial, int], Tensor]) -> list[Tensor]:
         """Scores of each member's batch (or their gradients), summed over slices, on all ranks."""
         own = [self._flat([] if partial is None else [of(partial, member)]) for member, partial in enumerate(flight.partials)]
-        everyone = self.team.spread("scores", self.team.reduce("scores", own), [len(flat) for flat in own])
-        return [flat.view(-1, self.split.heads) for flat in everyone]
+        everyone = self.team.spread("scores", self.team.reduce("scores", own)(), [len(flat) for flat in own])
+        return [flat.view(-1, self.split.heads) for flat in everyone()]
 
     def _flat(self, rows: Sequence[Tensor]) -> Tensor:  # each [n, width] -> [numbers]
         if not rows:

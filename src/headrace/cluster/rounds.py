@@ -38,7 +38,7 @@ def rounds_of(batches: int, *, first: int, accumulate: int, ranks: int) -> list[
     return rounds
 
 
-def may_begin(rounds: list[Round], current: int, versions: Versions, *, updates: int, done: int) -> int:
+def may_begin(rounds: list[Round], current: int, versions: Versions, *, updates: int, done: int, in_flight: int = IN_FLIGHT) -> int:
     """How many rounds may have begun while round `current` is computed: those that read a version there is, few at a time.
 
     updates: made in the whole run; done: of these, in this part of the epoch.
@@ -48,6 +48,6 @@ def may_begin(rounds: list[Round], current: int, versions: Versions, *, updates:
     [1, 2, 3]
     """
     begun = current + 1
-    while begun < min(len(rounds), current + IN_FLIGHT) and versions.of_update(updates + rounds[begun].step - done) <= updates:
+    while begun < min(len(rounds), current + in_flight) and versions.of_update(updates + rounds[begun].step - done) <= updates:
         begun += 1
     return begun

@@ -128,13 +128,17 @@ class Exchange:
 
     def all_gather(self, phase: str, tensor: Tensor) -> Tensor:  # [n, ...] -> [size * n, ...]
         """Return the tensors of all ranks, one after another. They must have the same shape."""
+        return self.gathering(phase, tensor).wait()
+
+    def gathering(self, phase: str, tensor: Tensor) -> Transfer:  # [n, ...] -> [size * n, ...]
+        """As `all_gather`. It runs on while the caller does other things."""
         tensor = tensor.contiguous()
         gathered = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
-        with self.timed(phase):
-            _all_gather(_as_bytes(gathered), _as_bytes(tensor), group=self._payload)
+        with self.explaining():
+            work = _all_gather(_as_bytes(gathered), _as_bytes(tensor), group=self._payload, async_op=True)
         size = (self.size - 1) * tensor.numel() * tensor.element_size()
         self._count(phase, size, size)
-        return gathered
+        return Transfer(tensor, gathered, work, self, phase)
 
     def agree(self, same: dict[str, str], *, problem: str | None, told: dict[str, int]) -> dict[str, list[int]]:
         """Return what every rank told; raise on all ranks alike if `same` differs between them, or if one has a problem."""

@@ -8,7 +8,7 @@ of a step is the sum over its seeds divided by their number, however they were d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +74,9 @@ class Accumulator:
             reports.append(self._report(done, weight))
         with clock("exchange", first):
             self.recipe.end_batches()
-            asked, rows = self._exchanged(reports, count, ask)
+            exchanged = self._exchanged(reports, count, ask)  # while gradients travel
             gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=self._like())
+            asked, rows = exchanged()
             total = math.fsum(rows[:, 2].tolist())
             self.recipe.close_step(total)
         wide = WideStep([self._read(row) for row in rows.tolist()], asked)
@@ -133,21 +134,26 @@ class Accumulator:
         sizes = [tuple(int(n) for n in numbers[1 : 1 + int(numbers[0])]) for numbers in (nodes, edges)]
         return Step(loss, int(seeds), sums, weight, sizes[0], sizes[1], int(read))
 
-    def _exchanged(self, reports: list[Tensor], count: int, ask: int) -> tuple[int, Tensor]:
-        """What all ranks asked for, and the reports of all batches in order.  # -> [count, width]"""
+    def _exchanged(self, reports: list[Tensor], count: int, ask: int) -> Callable[[], tuple[int, Tensor]]:
+        """Send reports; what this returns waits for what all ranks asked for, and for those of all batches.  # [count, width]"""
         if self.exchange is None:
-            return ask, torch.stack(reports)
+            return lambda: (ask, torch.stack(reports))
         each = -(-count // self.ranks.size)
         width = self._width
         mine = torch.zeros(each, 1 + width, dtype=torch.float64)
         mine[:, 0] = ask
         for number, report in enumerate(reports):
             mine[number, 1:] = report
-        gathered = self.exchange.all_gather("reports", mine).view(self.ranks.size, each, 1 + width)
-        asked = 0
-        for bits in gathered[:, 0, 0].tolist():
-            asked |= int(bits)
-        return asked, gathered[:, :, 1:].transpose(0, 1).reshape(-1, width)[:count]
+        transfer = self.exchange.gathering("reports", mine)
+
+        def arrived() -> tuple[int, Tensor]:
+            gathered = transfer.wait().view(self.ranks.size, each, 1 + width)
+            asked = 0
+            for bits in gathered[:, 0, 0].tolist():
+                asked |= int(bits)
+            return asked, gathered[:, :, 1:].transpose(0, 1).reshape(-1, width)[:count]
+
+        return arrived
 
 
 def _number(value: Tensor | float) -> float:

@@ -162,6 +162,10 @@ class PushPullRecipe(NodeRecipe):
         held = f"{self.grid.held} of {self.grid.ranks} slices" if self.grid.held > 1 else "a slice"
         return f"cut by columns, {held} on every rank; push-pull with versions {self.options.versions}"
 
+    @property
+    def _ahead(self) -> int:
+        return self.options.staleness * self.grid.size  # a round takes a batch of every member
+
     def _shard(self) -> Shard:
         grid = self.grid
         return TeamShard(grid.rank, grid.ranks, "empty", self.accumulate, grid.members)

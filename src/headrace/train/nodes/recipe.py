@@ -255,7 +255,7 @@ class NodeRecipe(Recipe):
             drop_last=lone,
             seed=options.seed,
             threads=options.threads,
-            staleness=options.staleness,
+            staleness=self._ahead,
             device="cpu" if on_cpu else self.device,
             mode="cpu" if on_cpu else options.mode,
             rows=self.rows if data.x is not None else None,
@@ -272,6 +272,11 @@ class NodeRecipe(Recipe):
             return "in host memory, once per machine" if self.rows is None else "all on every GPU"
         spread = {"clique": "hot ones spread over GPUs that read each other", "replicate": "hot ones copied to every GPU"}
         return f"{spread[self.rows.placement]}, the rest in host memory, once per machine"
+
+    @property
+    def _ahead(self) -> int:
+        """Batches that are sampled ahead."""
+        return self.options.staleness
 
     def _shard(self) -> Shard:
         """The batches of a training epoch that are made here."""
