@@ -108,25 +108,37 @@ def trained(recipe, how, ranks=None, updates=20):
     return first, recipe.model.state_dict()
 
 
+def errors(found, wanted):
+    """How far tensors are from what is wanted, each as a share of the largest number of all."""
+    largest = max(float(tensor.abs().max()) for tensor in wanted.values())
+    return {name: float((found[name] - tensor).abs().max()) / largest for name, tensor in wanted.items()}
+
+
 def compare(ranks, how, *, dtype, build=None, labels=1, updates=20):
     graph = data(dtype, labels=labels)
     torch.manual_seed(how.seed)
     model = (build or make_model)(replace(graph, x=graph.x.float()), how).to(dtype)
     plain = replace(how, parallel="auto", versions="flush", wire="fp32", slices=1)
-    truth = None
+    truth, rounding = None, (0.0, 0.0)
     if ranks.rank == 0:
         truth = trained(NodeRecipe(graph, copy.deepcopy(model), plain, accumulate=how.accumulate), plain, updates=updates)
+        if dtype == torch.float32:
+            wide, doubled = replace(graph, x=graph.x.double()), copy.deepcopy(model).double()
+            exact = trained(NodeRecipe(wide, doubled, plain, accumulate=how.accumulate), plain, updates=updates)
+            rounding = [2 * max(errors(*pair).values()) for pair in zip(truth, exact, strict=True)]
     with ExitStack() as opened:
         recipe = push_pull(graph, model, how, ranks, opened)
         gradients, weights = trained(recipe, how, ranks, updates=updates)
         for name in recipe.engine.split.names:  # each rank has its own columns; those of further slices are many times the same
             every = ranks.all_gather(gradients[f"layers.0.{name}"])
             gradients[f"layers.0.{name}"] = sum(every) / how.slices
-    for limit, found, wanted in zip(TOLERANCE[dtype], (gradients, weights), truth or (), strict=False):
-        largest = max(float(tensor.abs().max()) for tensor in wanted.values())
-        for name, tensor in wanted.items():
-            error = float((found[name] - tensor).abs().max()) / largest
-            assert error <= limit, f"{how.model} {name}: {error:.2e} of the largest, at most {limit}"
+    problems = []
+    for limit, noise, found, wanted in zip(TOLERANCE[dtype], rounding, (gradients, weights), truth or (), strict=False):
+        # Two ways to round a sum differ by as much as each does from the sum itself: of GIN's gradients, by 1.7e-6.
+        wrong = {name: error for name, error in errors(found, wanted).items() if not error <= max(limit, noise)}
+        problems += [f"{how.model} {name}: {error:.2e} of the largest, at most {limit}" for name, error in wrong.items()]
+    problems = ranks.broadcast(problems)  # rank 0 alone has the truth, and all must go on alike
+    assert not problems, problems
 
 
 class Delayed(NodeRecipe):
@@ -202,12 +214,8 @@ def check_delays_are_a_replay_of_their_function(ranks):
                 assert recipe.engine.most_versions == live, (name, recipe.engine.most_versions)
         for name_, tensor in weights[0].items():
             assert torch.equal(tensor, weights[1][name_]), f"{name} {name_}: other bits when it sleeps"
-        if ranks.rank == 0:
-            truth = replayed(graph, built, how, recipe.engine.versions, 12)
-            largest = max(float(tensor.abs().max()) for tensor in truth.values())
-            for name_, tensor in truth.items():
-                error = float((weights[0][name_] - tensor).abs().max()) / largest
-                assert error <= 1e-10, f"{name} {name_}: {error:.2e}"
+        apart = errors(weights[0], replayed(graph, built, how, recipe.engine.versions, 12)) if ranks.rank == 0 else {}
+        assert all(error <= 1e-10 for error in ranks.broadcast(apart).values()), (name, apart)
 
 
 def check_bytes_are_those_of_the_formula(ranks):
