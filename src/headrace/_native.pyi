@@ -103,7 +103,20 @@ def weight_gradient(
     where: Any | None,
     threads: int,
 ) -> None: ...
-def dropout(x: Any, out: Any, *, seed: int, dropped: int, scale: float, relu: bool, gate: Any | None, threads: int) -> None: ...
+def dropout(
+    x: Any,
+    out: Any,
+    *,
+    seed: int,
+    dropped: int,
+    scale: float,
+    relu: bool,
+    gate: Any | None,
+    threads: int,
+    rows: Any | None = None,
+    first: int = 0,
+    stride: int = 0,
+) -> None: ...
 def keep_freed_memory(keep: bool) -> None: ...
 def attend(
     x: Any,

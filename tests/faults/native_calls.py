@@ -180,10 +180,11 @@ def weight_gradient(d: Draws) -> Arguments:
 
 
 def dropout(d: Draws) -> Arguments:
-    count, kind = d.size(), d.pick(FLOATS)
+    shape, kind = (d.size(), d.pick((0, 1, 7, 70))), d.pick(FLOATS)
     return {
-        "x": d.reals(count, kind), "out": d.empty(count, kind), "seed": 1, "dropped": 30000, "scale": 2.0, "relu": d.chance(0.5),
-        "gate": d.reals(count, kind) if d.chance(0.4) else None, "threads": d.threads(),
+        "x": d.reals(shape, kind), "out": d.empty(shape, kind), "seed": 1, "dropped": 30000, "scale": 2.0, "relu": d.chance(0.5),
+        "gate": d.reals(shape, kind) if d.chance(0.4) else None, "threads": d.threads(),
+        "rows": d.ints(shape[0], 2**40) if d.chance(0.5) else None, "first": d.pick((0, 3)), "stride": d.pick((0, 90)),
     }  # fmt: skip
 
 
