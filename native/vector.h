@@ -96,6 +96,10 @@ struct Attention {
     Ids position;                 // of the transpose: where each entry stands in the graph itself
     int64_t columns = 0;          // indices lie below this
     int64_t own = 0;              // rows below this have one entry for themselves, at their end, and no other
+    // Rows that are part of a whole have, for each, what takes an entry's position to that in the whole, and which row it is there.
+    const int64_t* shift = nullptr;
+    const int64_t* whole_rows = nullptr;
+    int64_t whole_count = 0;      // entries of the whole: behind them come the own entries of its rows
     int64_t heads = 0, channels = 0;
     Element element = Element::f32;
     double slope = 0;             // of the leaky relu, below zero

@@ -133,6 +133,9 @@ def attend(
     dropout: float,
     seed: int,
     threads: int,
+    shift: Any | None = None,
+    whole_rows: Any | None = None,
+    whole_entries: int = 0,
 ) -> None: ...
 def attend_gradient(
     grad: Any,
@@ -157,8 +160,10 @@ def attend_gradient(
     dropout: float,
     seed: int,
     threads: int,
+    shift: Any | None = None,
+    whole_rows: Any | None = None,
+    whole_entries: int = 0,
 ) -> None: ...
-def attend_mask(mask: Any, dropout: float, seed: int, threads: int) -> None: ...
 
 class Sampler:
     def __init__(
