@@ -129,7 +129,7 @@ void run_slice(const DropoutJob& job, int64_t begin, int64_t end) {
         }
         at += done;
         held -= done;
-        if (done) __builtin_memcpy(draws, draws + done, 32);
+        if (done && held) __builtin_memcpy(draws, draws + done, 32);  // fewer than 16, from 16 or more behind
     }
 }
 

@@ -190,8 +190,8 @@ def test_the_native_function_refuses_what_does_not_fit(change, message):
 @pytest.mark.parametrize("rows", [None, torch.tensor([4, 0, 2])])
 @pytest.mark.parametrize("relu", [False, True])
 def test_opcheck_of_slices(rows, relu):
-    torch.library.opcheck(_dropout, (torch.randn(3, 7, requires_grad=True), 1000, relu, 5, rows, 3, 50, 1))
-    torch.library.opcheck(_dropout_backward, (torch.randn(3, 7), None, 1000, 5, rows, 3, 50, 1))
+    torch.library.opcheck(_dropout, (torch.randn(3, 7, requires_grad=True), 1000, relu, 5, 1, rows, 3, 50))
+    torch.library.opcheck(_dropout_backward, (torch.randn(3, 7), None, 1000, 5, 1, rows, 3, 50))
 
 
 def test_compiled_slices_equal_eager_ones():

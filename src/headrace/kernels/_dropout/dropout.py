@@ -56,7 +56,7 @@ def dropout(
         return torch.relu(x) if relu else x
     if seed is not None and not 0 <= seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2**63 - 1, not {seed}")
-    out: Tensor = _call(x, _dropped(rate), relu, seed_for(x) if seed is None else seed, *place, thread_argument(threads))
+    out: Tensor = _call(x, _dropped(rate), relu, seed_for(x) if seed is None else seed, thread_argument(threads), *place)
     return out
 
 
@@ -96,14 +96,14 @@ def _dropped(rate: float) -> int:
     return min(max(round(rate * _BITS), 1), _BITS)
 
 
-def _place(x: Tensor, rows: Tensor | int, columns: tuple[int, int] | None) -> tuple[Tensor | None, int, int]:
-    """Rows, first and stride: where elements of x stand in the whole.
+def _place(x: Tensor, rows: Tensor | int, columns: tuple[int, int] | None) -> tuple[()] | tuple[Tensor | None, int, int]:
+    """Rows, first and stride: where elements of x stand in the whole. Of the whole itself: nothing.
 
     Element j of row i stands at first + stride * rows[i] + j, rows[i] being i without rows. With neither rows nor stride the
     elements stand one after the other, from `first` on.
     """
     if columns is None and not isinstance(rows, Tensor) and rows == 0:
-        return None, 0, 0
+        return ()
     if x.dim() != 2:
         raise ValueError(f"rows and columns are of an x with two dimensions, not of shape {tuple(x.shape)}")
     height, width = x.shape
@@ -127,7 +127,7 @@ def _place(x: Tensor, rows: Tensor | int, columns: tuple[int, int] | None) -> tu
     return (None, rows * count, 0) if width == count else (None, rows * count + first, count)
 
 
-def _positions(x: Tensor, rows: Tensor | None, first: int, stride: int) -> Tensor:
+def _positions(x: Tensor, rows: Tensor | None = None, first: int = 0, stride: int = 0) -> Tensor:
     if rows is None and stride == 0:
         return first + torch.arange(x.numel(), device=x.device).view(x.shape)
     numbers = torch.arange(len(x), device=x.device) if rows is None else rows
@@ -147,12 +147,13 @@ def _run(
     relu: bool,
     seed: int | Tensor,
     gate: Tensor | None,
-    place: tuple[Tensor | None, int, int],
     threads: int,
+    rows: Tensor | None,
+    first: int,
+    stride: int,
 ) -> Tensor:
     if dropped == _BITS:
         return torch.zeros_like(x, memory_format=torch.contiguous_format)
-    rows, first, stride = place
     rows = None if rows is None else rows.contiguous()
     if x.device.type != "cpu":
         kernels = on_gpu("_dropout.triton_dropout")
@@ -181,9 +182,9 @@ def _run(
 
 
 def _run_forward(
-    x: Tensor, dropped: int, relu: bool, seed: int, rows: Tensor | None, first: int, stride: int, threads: int
+    x: Tensor, dropped: int, relu: bool, seed: int, threads: int, rows: Tensor | None = None, first: int = 0, stride: int = 0
 ) -> Tensor:
-    return _run(x, dropped, relu, seed, None, (rows, first, stride), threads)
+    return _run(x, dropped, relu, seed, None, threads, rows, first, stride)
 
 
 _dropout = torch.library.custom_op("headrace::dropout", _run_forward, mutates_args=())
@@ -195,9 +196,16 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 
 def _run_backward(
-    grad: Tensor, gate: Tensor | None, dropped: int, seed: int, rows: Tensor | None, first: int, stride: int, threads: int
+    grad: Tensor,
+    gate: Tensor | None,
+    dropped: int,
+    seed: int,
+    threads: int,
+    rows: Tensor | None = None,
+    first: int = 0,
+    stride: int = 0,
 ) -> Tensor:
-    return _run(grad, dropped, False, seed, gate, (rows, first, stride), threads)
+    return _run(grad, dropped, False, seed, gate, threads, rows, first, stride)
 
 
 _dropout_backward = torch.library.custom_op("headrace::dropout_backward", _run_backward, mutates_args=())
@@ -209,15 +217,17 @@ def _(grad: Tensor, *_: Any) -> Tensor:
 
 
 def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    _, ctx.dropped, relu, ctx.seed, rows, *where, ctx.threads = inputs
-    ctx.where = (0, 0) if relu else where  # a gate says all, wherever the elements stand
-    ctx.save_for_backward(output if relu else None, None if relu else rows)
+    _, _, relu, _, _, *place = inputs  # which is empty for a whole
+    ctx.how, ctx.numbers = inputs[1:5], place[1:]
+    ctx.save_for_backward(output if relu else None, *place[:1])
 
 
 def _gradient(run: Callable[..., Any]) -> Callable[..., Any]:
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        gate, rows = ctx.saved_tensors
-        return run(grad.contiguous(), gate, ctx.dropped, ctx.seed, rows, *ctx.where, ctx.threads), *[None] * 7
+        gate, *rows = ctx.saved_tensors
+        dropped, _, seed, threads = ctx.how
+        gradient = run(grad.contiguous(), gate, dropped, seed, threads, *rows, *ctx.numbers)
+        return gradient, *[None] * (4 + len(rows) + len(ctx.numbers))
 
     return backward
 
