@@ -100,16 +100,4 @@ void attend_gradient(const Attention& graph, const Attention& reverse, void* att
     });
 }
 
-void attend_mask(PhiloxKey key, uint32_t dropped, int64_t positions, int64_t heads, bool* mask, int threads) {
-    if (heads == 0) return;
-    threads = useful_threads(threads, positions * heads, 1 << 12);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < positions; ++i)
-        for (int64_t h = 0; h < heads; ++h) {
-            const PhiloxBlock block = philox(key, static_cast<uint32_t>(h / 4), static_cast<uint32_t>(i),
-                                             static_cast<uint32_t>(static_cast<uint64_t>(i) >> 32), 0);
-            mask[i * heads + h] = block.word[h % 4] >= dropped;
-        }
-}
-
 }  // namespace headrace

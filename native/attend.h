@@ -17,7 +17,4 @@ void attend(const Attention& in, int threads);
 // rows, count, indices, position, columns and own differ. `attention`, in the type of sums, is null or gets the pairs' attention's.
 void attend_gradient(const Attention& graph, const Attention& reverse, void* attention, int threads);
 
-// mask[i, h]: whether dropout keeps the coefficient of the entry at position i.
-void attend_mask(PhiloxKey key, uint32_t dropped, int64_t positions, int64_t heads, bool* mask, int threads);
-
 }  // namespace headrace

@@ -30,6 +30,7 @@ void bind_order(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_attend(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_split(nb::module_& m);
 void bind_hetero(nb::module_& m);
 void bind_negative(nb::module_& m);
 void bind_cache(nb::module_& m);
@@ -86,10 +87,10 @@ auto with_ids(const In& a, const char* name, Body body) {
     fail(name, " must be int32 or int64");
 }
 
-inline Ids ids_of(const std::optional<In>& a, const char* name) {
-    if (!a) return {};
-    return with_ids(*a, name, [&](const auto* data) { return Ids{data, sizeof(*data) == 8}; });
+inline Ids ids_of(const In& a, const char* name) {
+    return with_ids(a, name, [&](const auto* data) { return Ids{data, sizeof(*data) == 8}; });
 }
+inline Ids ids_of(const std::optional<In>& a, const char* name) { return a ? ids_of(*a, name) : Ids{}; }
 
 // An array over `size` elements at `data`, which `memory` holds until the last array over it dies.
 template <class T, class Memory>

@@ -11,6 +11,8 @@ struct AttendOptions {
     bool self_loops;
     double dropout;
     uint64_t seed;
+    const std::optional<In1<int64_t>>&shift, &whole_rows;  // of rows that are part of a whole
+    int64_t whole_entries;
 };
 
 // Words below this are dropped.
@@ -53,6 +55,15 @@ Attention attention_of(const In& x, const In1<int64_t>& indptr, const In& indice
     a.dropped = dropped_words(options.dropout);
     a.kept = 1 / (1 - options.dropout);
     a.key = stream_key(options.seed, 0, 0, Purpose::attend);
+    if (bool(options.shift) != bool(options.whole_rows)) fail("shift and whole_rows go together");
+    if (options.shift) {
+        if (length(*options.shift) != a.rows || length(*options.whole_rows) != a.rows)
+            fail("shift and whole_rows must have one element per row of indptr");
+        a.shift = options.shift->data();
+        a.whole_rows = options.whole_rows->data();
+        check_count(options.whole_entries, "whole_entries");
+        a.whole_count = options.whole_entries;
+    }
     if (source) a.source = attend_array(*source, "source", a.element, true, {a.columns, a.heads});
     if (attention) a.attention = attend_array(*attention, "attention", a.element, true, {a.heads, a.channels});
     a.target = attention ? attend_array(target, "target", a.element, false, {a.rows, a.heads, a.channels})
@@ -62,12 +73,14 @@ Attention attention_of(const In& x, const In1<int64_t>& indptr, const In& indice
 
 void attend_into(const In& x, const In1<int64_t>& indptr, const In& indices, Out out, Out peak, std::optional<In> source,
                  const In& target, std::optional<In> attention, double slope, bool self_loops, double dropout, uint64_t seed,
-                 int threads) {
-    Attention a = attention_of(x, indptr, indices, source, target, attention, {slope, self_loops, dropout, seed});
+                 int threads, std::optional<In1<int64_t>> shift, std::optional<In1<int64_t>> whole_rows, int64_t whole_entries) {
+    const AttendOptions options{slope, self_loops, dropout, seed, shift, whole_rows, whole_entries};
+    Attention a = attention_of(x, indptr, indices, source, target, attention, options);
     a.out = static_cast<char*>(attend_array(out, "out", a.element, false, {a.rows, a.heads, a.channels}));
     a.peak = attend_array(peak, "peak", a.element, true, {a.rows, 2, a.heads});
-    check_apart({{"out", out}, {"peak", peak}}, {{"x", x}, {"indptr", indptr}, {"indices", indices}, {"source", source},
-                                                 {"target", target}, {"attention", attention}});
+    check_apart({{"out", out}, {"peak", peak}},
+                {{"x", x}, {"indptr", indptr}, {"indices", indices}, {"source", source}, {"target", target}, {"attention", attention},
+                 {"shift", shift}, {"whole_rows", whole_rows}});
     nb::gil_scoped_release release;
     attend(a, threads);
 }
@@ -76,8 +89,10 @@ void attend_gradient_into(const In& grad, const In& out, const In& peak, const I
                           std::optional<In1<int64_t>> t_indptr, std::optional<In> t_indices, std::optional<In> t_position,
                           std::optional<In> source, const In& target, std::optional<In> attention, std::optional<Out> grad_x,
                           std::optional<Out> grad_source, std::optional<Out> grad_target, std::optional<Out> grad_attention,
-                          double slope, bool self_loops, double dropout, uint64_t seed, int threads) {
-    Attention a = attention_of(x, indptr, indices, source, target, attention, {slope, self_loops, dropout, seed});
+                          double slope, bool self_loops, double dropout, uint64_t seed, int threads,
+                          std::optional<In1<int64_t>> shift, std::optional<In1<int64_t>> whole_rows, int64_t whole_entries) {
+    const AttendOptions options{slope, self_loops, dropout, seed, shift, whole_rows, whole_entries};
+    Attention a = attention_of(x, indptr, indices, source, target, attention, options);
     const auto like_rows = {a.rows, a.heads, a.channels};
     a.grad = static_cast<const char*>(attend_array(grad, "grad", a.element, false, like_rows));
     a.out = static_cast<char*>(const_cast<void*>(attend_array(out, "out", a.element, false, like_rows)));
@@ -113,16 +128,9 @@ void attend_gradient_into(const In& grad, const In& out, const In& peak, const I
     check_apart({{"grad_x", grad_x}, {"grad_source", grad_source}, {"grad_target", grad_target}, {"grad_attention", grad_attention}},
                 {{"grad", grad}, {"out", out}, {"peak", peak}, {"x", x}, {"indptr", indptr}, {"indices", indices},
                  {"t_indptr", t_indptr}, {"t_indices", t_indices}, {"t_position", t_position}, {"source", source},
-                 {"target", target}, {"attention", attention}});
+                 {"target", target}, {"attention", attention}, {"shift", shift}, {"whole_rows", whole_rows}});
     nb::gil_scoped_release release;
     attend_gradient(a, reverse, to_attention, threads);
-}
-
-void attend_mask_into(nb::ndarray<bool, nb::ndim<2>, nb::device::cpu, nb::c_contig> mask, double dropout, uint64_t seed, int threads) {
-    const uint32_t dropped = dropped_words(dropout);
-    const PhiloxKey key = stream_key(seed, 0, 0, Purpose::attend);
-    nb::gil_scoped_release release;
-    attend_mask(key, dropped, length(mask), static_cast<int64_t>(mask.shape(1)), mask.data(), threads);
 }
 
 }  // namespace
@@ -130,14 +138,15 @@ void attend_mask_into(nb::ndarray<bool, nb::ndim<2>, nb::device::cpu, nb::c_cont
 void bind_attend(nb::module_& m) {
     m.def("attend", &attend_into, "x"_a.noconvert(), "indptr"_a.noconvert(), "indices"_a.noconvert(), "out"_a.noconvert(),
           "peak"_a.noconvert(), nb::kw_only(), "source"_a.none().noconvert(), "target"_a.noconvert(),
-          "attention"_a.none().noconvert(), "slope"_a, "self_loops"_a, "dropout"_a, "seed"_a, "threads"_a);
+          "attention"_a.none().noconvert(), "slope"_a, "self_loops"_a, "dropout"_a, "seed"_a, "threads"_a,
+          "shift"_a.noconvert() = nb::none(), "whole_rows"_a.noconvert() = nb::none(), "whole_entries"_a = 0);
     m.def("attend_gradient", &attend_gradient_into, "grad"_a.noconvert(), "out"_a.noconvert(), "peak"_a.noconvert(),
           "x"_a.noconvert(), "indptr"_a.noconvert(), "indices"_a.noconvert(), nb::kw_only(), "t_indptr"_a.none().noconvert(),
           "t_indices"_a.none().noconvert(), "t_position"_a.none().noconvert(), "source"_a.none().noconvert(),
           "target"_a.noconvert(), "attention"_a.none().noconvert(), "grad_x"_a.none().noconvert(),
           "grad_source"_a.none().noconvert(), "grad_target"_a.none().noconvert(), "grad_attention"_a.none().noconvert(),
-          "slope"_a, "self_loops"_a, "dropout"_a, "seed"_a, "threads"_a);
-    m.def("attend_mask", &attend_mask_into, "mask"_a.noconvert(), "dropout"_a, "seed"_a, "threads"_a);
+          "slope"_a, "self_loops"_a, "dropout"_a, "seed"_a, "threads"_a, "shift"_a.noconvert() = nb::none(),
+          "whole_rows"_a.noconvert() = nb::none(), "whole_entries"_a = 0);
 }
 
 }  // namespace headrace

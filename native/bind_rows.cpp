@@ -128,14 +128,36 @@ void weight_gradient_into(const In& x, const In1<int64_t>& indptr, const In& ind
                     where ? static_cast<const int32_t*>(where->data()) : nullptr, out.data(), threads);
 }
 
+// Which elements of a whole those of x are: see Slice. Without rows and stride, one after the other from `first` on.
+Slice slice_of(const In& x, const std::optional<In1<int64_t>>& rows, int64_t first, int64_t stride) {
+    if (first < 0 || stride < 0) fail("first and stride must not be negative");
+    const bool flat = !rows && !stride;
+    if (flat && !first) return {};
+    if (!flat) check_matrix(x, "x");
+    const int64_t count = flat ? 1 : length(x), width = static_cast<int64_t>(flat ? x.size() : x.shape(1));
+    if (rows && length(*rows) != count) fail("rows must have one element per row of x");
+    int64_t last = std::max<int64_t>(count - 1, 0);
+    if (rows && count) {
+        const auto [low, high] = std::minmax_element(rows->data(), rows->data() + count);
+        if (*low < 0) fail("rows must not be negative, but rows[", std::to_string(low - rows->data()), "] is ", std::to_string(*low));
+        last = *high;
+    }
+    int64_t end;
+    if (__builtin_mul_overflow(last, stride, &end) || __builtin_add_overflow(end, first, &end) ||
+        __builtin_add_overflow(end, width, &end))
+        fail("row ", std::to_string(last), " of a whole with ", std::to_string(stride), " columns has positions beyond 2**63");
+    return {width, rows ? rows->data() : nullptr, first, stride};
+}
+
 void dropout_into(const In& x, Out out, uint64_t seed, uint32_t dropped, double scale, bool relu, std::optional<In> gate,
-                  int threads) {
+                  int threads, std::optional<In1<int64_t>> rows, int64_t first, int64_t stride) {
     const Element element = element_of(x, "x");
     if (out.size() != x.size() || out.dtype() != x.dtype()) fail("out must have the size and type of x");
     if (gate && (gate->size() != x.size() || gate->dtype() != x.dtype())) fail("gate must have the size and type of x");
     if (dropped >= 1u << 16) fail("dropped must be below 65536");
-    check_apart({{"out", out}}, {{"x", x}, {"gate", gate}});
-    const DropoutJob job{stream_key(seed, 0, 0, Purpose::dropout), dropped, relu, scale, x.data(), out.data()};
+    const Slice slice = slice_of(x, rows, first, stride);
+    check_apart({{"out", out}}, {{"x", x}, {"gate", gate}, {"rows", rows}});
+    const DropoutJob job{stream_key(seed, 0, 0, Purpose::dropout), dropped, relu, scale, x.data(), out.data(), slice};
     nb::gil_scoped_release release;
     dropout(element, job, gate ? gate->data() : nullptr, static_cast<int64_t>(x.size()), threads);
 }
@@ -164,7 +186,7 @@ void bind_rows(nb::module_& m) {
           "indices"_a.noconvert(), "grad"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "ids"_a.none().noconvert(),
           "row_scale"_a.none().noconvert(), "where"_a.none().noconvert(), "threads"_a);
     m.def("dropout", &dropout_into, "x"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "seed"_a, "dropped"_a, "scale"_a,
-          "relu"_a, "gate"_a.none().noconvert(), "threads"_a);
+          "relu"_a, "gate"_a.none().noconvert(), "threads"_a, "rows"_a.noconvert() = nb::none(), "first"_a = 0, "stride"_a = 0);
 }
 
 }  // namespace headrace

@@ -1,8 +1,7 @@
 // Neighbor sampling.
 #include <variant>
 
-#include "bind.h"
-#include "sample.h"
+#include "bind_sample.h"
 #include "weigh.h"
 
 namespace headrace {
@@ -56,18 +55,7 @@ public:
                     nb::gil_scoped_release release;
                     return sampler->sample(request, pool);
                 }();
-                int64_t nodes = 0, edges = 0, rows = 0;
-                for (size_t h = 0; h < r.node_counts.size(); ++h) {
-                    nodes += r.node_counts[h];
-                    if (h + 1 < r.node_counts.size()) rows = nodes;
-                }
-                for (int64_t e : r.edge_counts) edges += e;
-                nb::object where = nb::none(), trees = nb::none();
-                if (positions) where = nb::cast(made<int64_t>(std::move(r.positions), edges));
-                if (r.trees.as<void>()) trees = nb::cast(made<int32_t>(std::move(r.trees), nodes));
-                return nb::make_tuple(made<T>(std::move(r.nodes), nodes), made<int64_t>(std::move(r.indptr), rows + 1),
-                                      made<int32_t>(std::move(r.indices), edges), where, trees, r.node_counts,
-                                      r.edge_counts);
+                return sample_tuple<T>(std::move(r));
             },
             sampler_);
     }

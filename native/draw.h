@@ -11,6 +11,16 @@
 
 namespace headrace {
 
+// Whether [first, last) can be the entries of a row in a graph of `edges` edges.
+inline bool is_row(int64_t first, int64_t last, int64_t edges) {
+    return first >= 0 && last >= first && last <= edges && last - first <= UINT32_MAX;
+}
+
+// How many of its `degree` entries a row takes.
+inline int64_t take_of(int64_t degree, int64_t fanout, bool replace) {
+    return fanout < 0 ? degree : replace ? (degree ? fanout : 0) : std::min(degree, fanout);
+}
+
 // How many of the entries [first, last) of a row lie in the past of tree `tree`: they are a prefix, for times do not decrease.
 template <class Id>
 int64_t past(const SampleGraph<Id>& graph, const void* times, int32_t tree, int64_t first, int64_t last, bool inclusive) {

@@ -1,5 +1,5 @@
 // Dropout whose mask is a function of a seed and an element's position: nothing is stored for the gradient, and threads
-// change nothing.
+// change nothing. A slice of a whole draws the whole's mask.
 #pragma once
 
 #include <cstdint>

@@ -20,6 +20,7 @@ NB_MODULE(_native, m) {
     headrace::bind_rows(m);
     headrace::bind_attend(m);
     headrace::bind_sample(m);
+    headrace::bind_split(m);
     headrace::bind_hetero(m);
     headrace::bind_negative(m);
     headrace::bind_cache(m);

@@ -1,8 +1,8 @@
 #include "sample.h"
 
+#include "builder.h"
 #include "common.h"
 #include "draw.h"
-#include "relabel.h"
 #include "shelf.h"
 #include "table.h"
 #include "workspace.h"
@@ -20,7 +20,8 @@ public:
 private:
     using Key = typename Table::Key;
     using Workspace = SampleWorkspace<Table>;
-    static constexpr bool kTrees = std::is_same_v<Table, TreeTable>;
+    using Builder = SampleBuilder<Id, Table>;
+    static constexpr bool kTrees = Builder::kTrees;
 
     SampleResult expand(const SampleRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work);
     void count_rows(const SampleRequest& request, const Id* nodes, const int32_t* trees, int64_t rows, int64_t fanout,
@@ -49,13 +50,13 @@ void TableSampler<Id, Table>::count_rows(const SampleRequest& request, const Id*
         const int64_t node = static_cast<int64_t>(nodes[i]);
         int64_t first = graph_.indptr[node];
         const int64_t last = graph_.indptr[node + 1];
-        if (first < 0 || last < first || last > graph_.edges || last - first > UINT32_MAX) {
+        if (!is_row(first, last, graph_.edges)) {
             error.set("the graph's indptr is corrupt");
             continue;
         }
         int64_t degree = last - first;
         if (kTrees && graph_.time) degree = past(graph_, request.times, trees[i], first, last, options_.inclusive);
-        counts[i] = fanout < 0 ? degree : options_.replace ? (degree ? fanout : 0) : std::min(degree, fanout);
+        counts[i] = take_of(degree, fanout, options_.replace);
         if (options_.last) {  // and then all of what is left
             first += degree - counts[i];
             degree = counts[i];
@@ -69,66 +70,21 @@ void TableSampler<Id, Table>::count_rows(const SampleRequest& request, const Id*
 template <class Id, class Table>
 SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work) {
     const int threads = std::max(request.threads, 1);
-    const int64_t seeds = request.num_seeds;
-    require(seeds < kMost, "too many seeds for one sample");
-    require(!kTrees || seeds <= kMostTrees, "too many seeds for disjoint trees: at most 2^24 - 1 fit one batch");
+    require(!kTrees || request.num_seeds <= kMostTrees, "too many seeds for disjoint trees: at most 2^24 - 1 fit one batch");
     require(!options_.labor || request.batch <= UINT32_MAX, "LABOR counts batches in 32 bits: batch must be below 2^32");
-    for (int64_t i = 0; i < seeds; ++i)
-        require(request.seeds[i] >= 0 && request.seeds[i] < graph_.nodes, "seed out of range");
-
-    SampleResult out;
-    out.nodes = Buffer(pool, std::max<int64_t>(seeds, 1) * sizeof(Id));
-    out.indptr = Buffer(pool, (seeds + 1) * sizeof(int64_t));
-    out.indices = Buffer(pool, 64);
-    if (request.positions) out.positions = Buffer(pool, 64);
-    if (kTrees) out.trees = Buffer(pool, std::max<int64_t>(seeds, 1) * sizeof(int32_t));
-    Id* all_nodes = out.nodes.as<Id>();
-    int32_t* trees = kTrees ? out.trees.as<int32_t>() : nullptr;
-
-    int64_t count = seeds, edge_count = 0, begin = 0;
     Table& table = work.table;
-    table.begin(graph_.nodes);
-    struct End {  // ids handed out so far must count as stale for the next batch, also after an error
-        Table& table;
-        const int64_t& count;
-        ~End() { table.end(std::max<int64_t>(count, 1)); }
-    } end_of_batch{table, count};
-    const auto key_of = [](Id node, int32_t tree) -> Key {
-        if constexpr (kTrees) return tree_key(static_cast<uint64_t>(node), static_cast<uint64_t>(tree));
-        return static_cast<Key>(node);
-    };
-    const auto key_at = [&](int64_t i) { return key_of(all_nodes[i], kTrees ? trees[i] : 0); };
-    table.reserve(0, seeds, key_at);
-    for (int64_t i = 0; i < seeds; ++i) {
-        all_nodes[i] = static_cast<Id>(request.seeds[i]);
-        if (kTrees) trees[i] = static_cast<int32_t>(i);
-        table.find_or_add(key_at(i), static_cast<int32_t>(i));  // a repeated seed keeps its first id
-    }
-    out.indptr.as<int64_t>()[0] = 0;
-    out.node_counts.push_back(seeds);
+    Builder sample(table, graph_.nodes, request.seeds, request.num_seeds, request.positions, pool);
 
     for (size_t hop = 0; hop < options_.fanouts.size(); ++hop) {
-        const int64_t end = count, frontier = end - begin;
+        const int64_t frontier = sample.frontier();
         FirstError error;
         work.reserve_rows(frontier);
-        out.indptr.grow((end + 1) * sizeof(int64_t), (begin + 1) * sizeof(int64_t));
-        int64_t* indptr = out.indptr.as<int64_t>();
-        count_rows(request, all_nodes + begin, kTrees ? trees + begin : nullptr, frontier, options_.fanouts[hop], work,
-                   indptr + begin + 1);
-        for (int64_t i = begin; i < end; ++i) indptr[i + 1] += indptr[i];
-        const int64_t added = indptr[end] - edge_count;
-        require(indptr[end] < StampTable<Id>::kClaims && count + added < StampTable<Id>::kClaims,
-                "the sample is too large: use smaller fanouts or fewer seeds");
-
-        out.indices.grow((edge_count + added) * sizeof(int32_t), edge_count * sizeof(int32_t));
-        if (request.positions)
-            out.positions.grow((edge_count + added) * sizeof(int64_t), edge_count * sizeof(int64_t));
-        out.nodes.grow((count + added) * sizeof(Id), count * sizeof(Id));
-        if (kTrees) out.trees.grow((count + added) * sizeof(int32_t), count * sizeof(int32_t));
-        all_nodes = out.nodes.as<Id>();
-        trees = kTrees ? out.trees.as<int32_t>() : nullptr;
-        int32_t* indices = out.indices.as<int32_t>();
-        int64_t* positions = request.positions ? out.positions.as<int64_t>() : nullptr;
+        count_rows(request, sample.frontier_nodes(), sample.frontier_trees(), frontier, options_.fanouts[hop], work, sample.counts());
+        const int64_t added = sample.open_hop(), first_edge = sample.first_edge();
+        const Id* nodes = sample.frontier_nodes();
+        const int32_t* trees = sample.frontier_trees();
+        const int64_t* offsets = sample.offsets();
+        int64_t* positions = sample.positions();
         const HopDraw how = hop_draw(graph_, options_, request, static_cast<uint32_t>(hop));
 
         // Walks frontier rows [from, to), handing the keys of each group's neighbors to `hand_over`, in order.
@@ -142,10 +98,10 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                     ++draining;
                 } else {  // draw, and request the neighbors
                     int64_t rows = 0, take = 0, most = 0;
-                    drawn.edge = indptr[begin + next];
+                    drawn.edge = offsets[next];
                     while (next + rows < to && rows < kDrawGroup && (rows == 0 || take < 512)) {
-                        const int64_t i = next + rows, t = indptr[begin + i + 1] - indptr[begin + i];
-                        s.rows[rows++] = {static_cast<uint64_t>(all_nodes[begin + i]), work.begin[i], work.degree[i], t};
+                        const int64_t i = next + rows, t = offsets[i + 1] - offsets[i];
+                        s.rows[rows++] = {static_cast<uint64_t>(nodes[i]), work.begin[i], work.degree[i], t};
                         take += t;
                         if (options_.replace || t < work.degree[i]) most = std::max(most, t);
                     }
@@ -155,11 +111,11 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                         drawn.positions.resize(static_cast<size_t>(take));
                         drawn.keys.resize(static_cast<size_t>(take));
                     }
-                    draw_rows(how, kTrees ? trees + begin + next : nullptr, s.rows, rows, s.scratch.data(), drawn.positions.data());
+                    draw_rows(how, kTrees ? trees + next : nullptr, s.rows, rows, s.scratch.data(), drawn.positions.data());
                     for (int64_t q = 0; q < take; ++q) prefetch(graph_.indices + drawn.positions[q]);
                     if constexpr (kTrees)  // the tree of each, until its node is known
                         for (int64_t i = 0, q = 0; i < rows; ++i)
-                            for (int64_t t = 0; t < s.rows[i].take; ++t) drawn.keys[q++] = static_cast<Key>(trees[begin + next + i]);
+                            for (int64_t t = 0; t < s.rows[i].take; ++t) drawn.keys[q++] = static_cast<Key>(trees[next + i]);
                     drawn.count = take;
                     next += rows;
                 }
@@ -170,7 +126,7 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                             error.set("the graph holds an index out of range");
                             return;
                         }
-                        fetched.keys[q] = key_of(node, static_cast<int32_t>(kTrees ? fetched.keys[q] : 0));
+                        fetched.keys[q] = Builder::key_of(node, static_cast<int32_t>(kTrees ? fetched.keys[q] : 0));
                         look_up(fetched.keys[q]);
                     }
                     if (positions) std::copy_n(fetched.positions.data(), fetched.count, positions + fetched.edge);
@@ -181,24 +137,9 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
 
         const int parts = useful_threads(threads, added, 4096);
         if (static_cast<int>(work.stretches.size()) < parts) work.stretches.resize(static_cast<size_t>(parts));
-        const auto add = [&](const Key* group, int64_t n, int64_t edge) {
-            table.reserve(count, n, key_at);
-            int64_t next = count;
-            for (int64_t q = 0; q < n; ++q) {
-                const int32_t local = table.find_or_add(group[q], static_cast<int32_t>(next));
-                if constexpr (kTrees) {  // overwritten unless it is new
-                    all_nodes[next] = static_cast<Id>(node_of(group[q]));
-                    trees[next] = tree_of(group[q]);
-                } else {
-                    all_nodes[next] = group[q];
-                }
-                next += local == next;
-                indices[edge + q] = local;
-            }
-            count = next;
-        };
         if (parts == 1) {
-            walk(work.stretches[0], 0, frontier, [&](Key key) { table.prefetch(key); }, add);
+            walk(work.stretches[0], 0, frontier, [&](Key key) { table.prefetch(key); },
+                 [&](const Key* group, int64_t n, int64_t edge) { sample.number(group, n, edge); });
             error.rethrow();
         } else {
             work.raw.resize(static_cast<size_t>(added));
@@ -206,31 +147,19 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
 #pragma omp parallel for schedule(static, 1) num_threads(parts)
             for (int p = 0; p < parts; ++p) {
                 const auto row_at = [&](int64_t i) {
-                    const int64_t target = edge_count + cut(added, parts, i);
-                    return std::lower_bound(indptr + begin, indptr + end, target) - (indptr + begin);
+                    return std::lower_bound(offsets, offsets + frontier, first_edge + cut(added, parts, i)) - offsets;
                 };
                 error.guard([&] {
                     walk(work.stretches[p], p ? row_at(p) : 0, p + 1 < parts ? row_at(p + 1) : frontier, [](Key) {},
-                         [&](const Key* group, int64_t n, int64_t edge) { std::copy_n(group, n, raw + edge - edge_count); });
+                         [&](const Key* group, int64_t n, int64_t edge) { std::copy_n(group, n, raw + edge - first_edge); });
                 });
             }
             error.rethrow();
-            if constexpr (std::is_same_v<Table, StampTable<Id>>) {
-                count += relabel(table, raw, added, parts, count, work.is_new, all_nodes, indices + edge_count);
-            } else {
-                for (int64_t e = 0; e < added; e += 512) {
-                    const int64_t n = std::min<int64_t>(512, added - e);
-                    for (int64_t q = 0; q < n; ++q) table.prefetch(raw[e + q]);
-                    add(raw + e, n, edge_count + e);
-                }
-            }
+            sample.number_all(raw, parts, work.is_new);
         }
-        edge_count += added;
-        out.node_counts.push_back(count - end);
-        out.edge_counts.push_back(added);
-        begin = end;
+        sample.close_hop();
     }
-    return out;
+    return sample.take();
 }
 
 }  // namespace

@@ -69,6 +69,13 @@ struct RowTile {
     int64_t first;             // position within its row of the tile's first neighbor
 };
 
+// Which elements of a whole those of x are: element j of row i stands at first + stride * (rows ? rows[i] : i) + j.
+struct Slice {
+    int64_t width = 0;              // elements of a row of x; 0 where x is the whole
+    const int64_t* rows = nullptr;
+    int64_t first = 0, stride = 0;
+};
+
 // What dropout does to elements of x. An element whose 16 random bits are below `dropped` is dropped.
 struct DropoutJob {
     PhiloxKey key;
@@ -77,6 +84,7 @@ struct DropoutJob {
     double scale;
     const void* x;
     void* out;
+    Slice slice;
 };
 
 // Attention over the entries of a CSR, or of its transpose in the pass over columns; see attend.h. "Sums" are fp64 for fp64 rows,
@@ -88,6 +96,10 @@ struct Attention {
     Ids position;                 // of the transpose: where each entry stands in the graph itself
     int64_t columns = 0;          // indices lie below this
     int64_t own = 0;              // rows below this have one entry for themselves, at their end, and no other
+    // Rows that are part of a whole have, for each, what takes an entry's position to that in the whole, and which row it is there.
+    const int64_t* shift = nullptr;
+    const int64_t* whole_rows = nullptr;
+    int64_t whole_count = 0;      // entries of the whole: behind them come the own entries of its rows
     int64_t heads = 0, channels = 0;
     Element element = Element::f32;
     double slope = 0;             // of the leaky relu, below zero

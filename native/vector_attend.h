@@ -53,6 +53,11 @@ struct Work {
     }
 };
 
+// Wraps around: nobody has checked positions, which only name draws.
+HEADRACE_INLINE int64_t moved(int64_t position, int64_t by) {
+    return static_cast<int64_t>(static_cast<uint64_t>(position) + static_cast<uint64_t>(by));
+}
+
 // The entries of one row, a tile at a time: those that name the row are left out if it has one of its own, which comes last.
 struct Tiles {
     const Attention& in;
@@ -76,9 +81,11 @@ struct Tiles {
             node[count] = at;
             position[count++] = in.position ? in.position[e] : e;
         }
+        if (in.shift)
+            for (int64_t k = 0; k < count; ++k) position[k] = moved(position[k], in.shift[in.position ? node[k] : v]);
         if (e == end && own && count < kEntries) {
             node[count] = v;
-            position[count++] = in.count + v;
+            position[count++] = in.whole_rows ? moved(in.whole_count, in.whole_rows[v]) : in.count + v;
             own = false;
         }
         return count > 0;

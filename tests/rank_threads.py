@@ -2,6 +2,7 @@
 
 import threading
 from collections import defaultdict
+from types import SimpleNamespace
 
 import torch
 
@@ -35,6 +36,21 @@ class ThreadExchange:
     def begin(self):
         self.exchanges += 1
 
+    def counts(self, phase, kind, counts):
+        told = self._ranks.all_gather((kind, list(counts)))
+        self.traffic[phase].sent += 8 * (self.size - 1)
+        self.traffic[phase].received += 8 * (self.size - 1)
+        return [theirs for theirs, _ in told], [theirs[self.rank] for _, theirs in told]
+
+    def agree(self, same, *, problem, told):
+        everyone = self._ranks.all_gather((same, problem, told))
+        for rank, (_, theirs, _) in enumerate(everyone):
+            if theirs is not None:
+                raise ValueError(f"rank {rank}: {theirs}")
+        for rank, (theirs, _, _) in enumerate(everyone):
+            assert theirs == everyone[0][0], f"rank {rank} disagrees"
+        return {name: [theirs[name] for _, _, theirs in everyone] for name in told}
+
     def all_to_all(self, phase, tensor, *, sending, receiving):
         self._tensor = torch.cat([parts[self.rank] for parts in self._ranks.all_gather(tensor.split(list(sending)))])
         assert len(self._tensor) == sum(receiving)
@@ -44,6 +60,10 @@ class ThreadExchange:
 
     def wait(self):
         return self._tensor
+
+    def gathering(self, phase, tensor):
+        gathered = self.all_gather(phase, tensor)
+        return SimpleNamespace(wait=lambda: gathered)
 
     def all_gather(self, phase, tensor):
         self.traffic[phase].sent += (self.size - 1) * tensor.numel() * tensor.element_size()

@@ -1,6 +1,6 @@
 """One rank of data-parallel trainings, run by test_ranks.py as `rank_training.py FOLDER CASE...`; weights go to FOLDER/CASE.pt.
 
-A case is MODEL, MODEL:resume, and either with :N, after which batch rank 0 kills itself.
+A case is MODEL or MODEL@HOW (see `HOWS`), and either with :resume, and with :N, after which batch rank 0 kills itself.
 """
 
 import os
@@ -12,6 +12,13 @@ import torch
 
 import headrace as hr
 from headrace.train import NodeOptions, Watcher, node
+
+HOWS = {
+    "ranks": {"share": "ranks"},
+    "copies": {"share": "ranks", "replicate": "30%"},
+    "push": {"parallel": "push_pull", "optimizer": "sgd"},
+    "stash": {"parallel": "push_pull", "optimizer": "sgd", "versions": "stash"},
+}
 
 
 class Killed(Watcher):
@@ -54,11 +61,13 @@ def options(model, **more):
 def main(folder: Path, cases: list[str]) -> None:
     graph = data()
     for case in cases:
-        model, *how = case.split(":")
+        name, *how = case.split(":")
+        model, _, way = name.partition("@")
         watcher = Killed(int(how[-1])) if how and how[-1].isdigit() else None
-        result = node(graph, options=options(model), out=folder / model, resume="resume" in how, watcher=watcher)
+        run = options(model, **HOWS.get(way, {}))
+        result = node(graph, options=run, out=folder / name, resume="resume" in how, watcher=watcher)
         if os.environ.get("RANK", "0") == "0":
-            torch.save(result.model.state_dict(), folder / f"{model}.pt")
+            torch.save(result.model.state_dict(), folder / f"{name}.pt")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from headrace.train import NodeOptions, Run, Watcher
 
 MODELS = ("sage", "gcn", "gin", "gat")
 SMALL = {"hidden": 16, "heads": 4, "fanout": (5, 5), "batch_size": 64, "lr": 0.01, "threads": 1}
-TIMES = {"seconds", "epoch_seconds", "train_seconds", "time", "throughput", "memory", "stages", "cache"}
+TIMES = {"seconds", "epoch_seconds", "train_seconds", "time", "throughput", "memory", "stages", "cache", "ranks"}
 
 
 def small(**changes) -> NodeOptions:

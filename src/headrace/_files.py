@@ -1,4 +1,4 @@
-"""Files that are replaced whole: written beside the old one, flushed to the disk, renamed. Locks for those who write."""
+"""Files that are replaced whole: written beside the old one, flushed to the disk, renamed. Room and locks for those who write."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import errno
 import fcntl
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from weakref import WeakSet
+
+from headrace._sizes import format_size
 
 
 @contextmanager
@@ -54,6 +57,17 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def require_disk(folder: Path, needed: int, what: str, *, free: int | None = None) -> None:
+    """ValueError where `what` writes more bytes to `folder`, which need not be there yet, than its disk has free."""
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+    free = shutil.disk_usage(there).free if free is None else free
+    if needed > free:
+        raise ValueError(
+            f"{what} needs about {format_size(needed)} of disk in {folder}, and {format_size(free)} are free: "
+            "make room, or write to another disk"
+        )
 
 
 class Lock:

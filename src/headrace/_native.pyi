@@ -103,7 +103,20 @@ def weight_gradient(
     where: Any | None,
     threads: int,
 ) -> None: ...
-def dropout(x: Any, out: Any, *, seed: int, dropped: int, scale: float, relu: bool, gate: Any | None, threads: int) -> None: ...
+def dropout(
+    x: Any,
+    out: Any,
+    *,
+    seed: int,
+    dropped: int,
+    scale: float,
+    relu: bool,
+    gate: Any | None,
+    threads: int,
+    rows: Any | None = None,
+    first: int = 0,
+    stride: int = 0,
+) -> None: ...
 def keep_freed_memory(keep: bool) -> None: ...
 def attend(
     x: Any,
@@ -120,6 +133,9 @@ def attend(
     dropout: float,
     seed: int,
     threads: int,
+    shift: Any | None = None,
+    whole_rows: Any | None = None,
+    whole_entries: int = 0,
 ) -> None: ...
 def attend_gradient(
     grad: Any,
@@ -144,8 +160,10 @@ def attend_gradient(
     dropout: float,
     seed: int,
     threads: int,
+    shift: Any | None = None,
+    whole_rows: Any | None = None,
+    whole_entries: int = 0,
 ) -> None: ...
-def attend_mask(mask: Any, dropout: float, seed: int, threads: int) -> None: ...
 
 class Sampler:
     def __init__(
@@ -186,6 +204,33 @@ class Sampler:
         list[int],
         list[int],
     ]: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+
+def draw_part(
+    indptr: Any,
+    indices: Any,
+    nodes: Any,
+    rows: Any,
+    *,
+    sizes: Any,
+    keys: Any,
+    pool: Pool,
+    fanout: int,
+    hop: int,
+    replace: bool,
+    threads: int,
+    num_nodes: int,
+) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
+
+class Hops:
+    def __init__(self, num_nodes: int, *, wide: bool, hash: bool) -> None: ...
+    def begin(self, seeds: Any, pool: Pool) -> None: ...
+    def frontier(self) -> NDArray[Any]: ...
+    def add(self, drawer: Any, drawn: list[Any], *, threads: int) -> None: ...
+    def finish(
+        self,
+    ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int32], None, None, list[int], list[int]]: ...
     @property
     def workspace_bytes(self) -> int: ...
 

@@ -153,6 +153,7 @@ class Fuzzer:
             ("import",): [],
             ("info",): [],
             ("reorder",): [],
+            ("partition",): ["--parts", "2"],
             ("advise",): ["--hidden", "4"],
             ("plan",): [],
             ("predict",): [],

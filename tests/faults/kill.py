@@ -60,13 +60,14 @@ class Killer:
     def __init__(self, folder: Path, *, only: str | None = None) -> None:
         self.folder = folder
         inputs = Inputs.make(folder / "inputs")
-        self.cases = [case for case in cases(inputs) if only is None or only in case.name]
+        every = cases(inputs)
+        self.cases = [case for case in every if case.name == only] or [case for case in every if (only or "") in case.name]
         for number, work in enumerate(inputs.trained_by() if any(case.reads_runs for case in self.cases) else []):
             ended = Child(work, folder / f"input-{number}.log").finish(_LIMIT)
             if ended.code:
                 raise RuntimeError(f"the runs to read could not be made: {ended.output}")
         if not self.cases:
-            raise ValueError(f"no command is called {only!r}: one of {', '.join(case.name for case in cases(inputs))}")
+            raise ValueError(f"no command is called {only!r}: one of {', '.join(case.name for case in every)}")
         self.uncut: dict[str, tuple[str, float, int]] = {}  # digest, seconds and bytes by case
         self.mounts = _may_mount(folder)
 
@@ -299,7 +300,7 @@ def run(seed: int, kills: int, *, only: str | None = None, seeds: Sequence[int] 
 def main() -> None:
     """The command."""
     parser = command_line(__doc__, "--kills", 20, "signals that meet a command at work")
-    parser.add_argument("--only", help="attack only commands whose name holds this")
+    parser.add_argument("--only", help="attack only the command of this name, or those whose names hold it")
     parser.add_argument("--seeds", help="only the attacks of these seeds, with commas between")
     arguments = parser.parse_args()
     seeds = seeds_of(arguments.seeds, arguments.seed, 0)

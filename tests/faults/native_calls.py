@@ -180,10 +180,11 @@ def weight_gradient(d: Draws) -> Arguments:
 
 
 def dropout(d: Draws) -> Arguments:
-    count, kind = d.size(), d.pick(FLOATS)
+    shape, kind = (d.size(), d.pick((0, 1, 7, 70))), d.pick(FLOATS)
     return {
-        "x": d.reals(count, kind), "out": d.empty(count, kind), "seed": 1, "dropped": 30000, "scale": 2.0, "relu": d.chance(0.5),
-        "gate": d.reals(count, kind) if d.chance(0.4) else None, "threads": d.threads(),
+        "x": d.reals(shape, kind), "out": d.empty(shape, kind), "seed": 1, "dropped": 30000, "scale": 2.0, "relu": d.chance(0.5),
+        "gate": d.reals(shape, kind) if d.chance(0.4) else None, "threads": d.threads(),
+        "rows": d.ints(shape[0], 2**40) if d.chance(0.5) else None, "first": d.pick((0, 3)), "stride": d.pick((0, 90)),
     }  # fmt: skip
 
 
@@ -191,9 +192,10 @@ def _attention(d: Draws) -> tuple[Arguments, tuple[int, int, int, int], str]:
     columns, heads, channels, kind = d.size(least=1), d.pick((1, 2, 3, 8, 20)), d.pick((1, 2, 8, 16, 19, 40)), d.pick(FLOATS)
     rows, wide = min(columns, d.size()), _sums(kind)
     indptr, indices = d.graph(rows, columns)
-    pairs = d.chance(0.5)
+    pairs, part = d.chance(0.5), d.chance(0.5)
     return {
         "x": d.reals((columns, heads, channels), kind), "indptr": indptr, "indices": indices,
+        "shift": d.ints(rows, 2**40) if part else None, "whole_rows": d.ints(rows, 2**40) if part else None, "whole_entries": 2**40,
         "source": None if pairs else d.reals((columns, heads), wide),
         "target": d.reals((rows, heads, channels), kind) if pairs else d.reals((rows, heads), wide),
         "attention": d.reals((heads, channels), wide) if pairs else None, "slope": 0.2, "self_loops": d.chance(0.5),
@@ -218,10 +220,6 @@ def attend_gradient(d: Draws) -> Arguments:
         "grad_target": d.empty(given["target"].shape, given["target"].dtype) if d.chance(0.7) else None,
         "grad_attention": d.empty((heads, channels), wide) if pairs and d.chance(0.7) else None,
     }  # fmt: skip
-
-
-def attend_mask(d: Draws) -> Arguments:
-    return {"mask": d.empty((d.size(), d.size()), "bool"), "dropout": 0.5, "seed": 1, "threads": d.threads()}
 
 
 def cumulative_weights(d: Draws) -> Arguments:
@@ -438,7 +436,7 @@ FUNCTIONS: dict[str, Callable[[Draws], Arguments]] = {
     for f in (
         random_words, stream_key, id_range, build_csr, transpose_csr, check_csr, expand_csr, summarize, window_reuse, simulate_lru,
         invert_order, permute_csr, permute_entries, rabbit_order, gather, aggregate, column_tile, last_level_cache, max_gradient,
-        weight_gradient, dropout, attend, attend_gradient, attend_mask, cumulative_weights, negatives, shared_negatives,
+        weight_gradient, dropout, attend, attend_gradient, cumulative_weights, negatives, shared_negatives,
         numbered_edges, read_rows, gather_trained, add_trained, normal_rows, count_scores, shared_softmax, row_updates,
         power_law_weights, candidate_edges, thin_edges, noisy_rows, merge_rows, keep_rows, bare_gather, bare_sum, bare_sample,
     )

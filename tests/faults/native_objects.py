@@ -58,6 +58,38 @@ def hetero_sampler(native: Any, d: Draws, attempt: Attempt) -> None:
         attempt(made.sample, seeds=seeds, pool=pool, seed=1, epoch=0, batch=batch, positions=d.chance(0.5), threads=d.threads())
 
 
+def hops(native: Any, d: Draws, attempt: Attempt) -> None:
+    nodes, wide = d.size(least=1), d.chance(0.5)
+    made = attempt(native.Hops, num_nodes=nodes, wide=wide, hash=d.chance(0.5))
+    pool = native.Pool.create(1 << 20)
+    for _ in range(2 if made else 0):
+        attempt(made.begin, seeds=d.ints(d.size(), nodes), pool=pool)
+        for _ in range(1 + d.below(3)):
+            frontier = attempt(made.frontier)
+            drawer = d.ints(0 if frontier is None else len(frontier), 3)
+            drawn = []
+            for rows in np.bincount(drawer, minlength=3):
+                counts = d.rng.integers(0, 5, rows)
+                drawn.append(d.filled(np.r_[counts, d.rng.integers(0, nodes, counts.sum())], "int64" if wide else "int32"))
+            attempt(made.add, drawer=drawer, drawn=drawn, threads=d.threads())
+        if d.chance(0.7):
+            attempt(made.finish)
+    if made:
+        attempt(lambda: made.workspace_bytes)
+
+
+def draw_part(native: Any, d: Draws, attempt: Attempt) -> None:
+    owned, nodes, groups = d.size(), d.size(least=1), d.below(4)
+    indptr, indices = d.graph(owned, nodes)
+    sizes = d.ints(groups, 20 if owned else 1)
+    attempt(
+        native.draw_part, indptr=indptr, indices=indices, nodes=d.ints(owned, 1 << 30, indices.dtype),
+        rows=d.ints(int(sizes.sum()), owned, d.pick(IDS)), sizes=sizes, keys=d.ints(groups, 1 << 40, "uint64"),
+        pool=native.Pool.create(d.pick((0, 1 << 20))), fanout=d.pick((-1, 0, 1, 3, 20)), hop=d.below(3),
+        replace=d.chance(0.3), threads=d.threads(), num_nodes=nodes,
+    )  # fmt: skip
+
+
 def cache(native: Any, d: Draws, attempt: Attempt) -> None:
     nodes, capacity, planned = 1 + d.below(40), d.below(12), d.chance(0.4)
     if planned:
@@ -128,4 +160,4 @@ def link_workspace(native: Any, d: Draws, attempt: Attempt) -> None:
         attempt(made.step, **step(d))
 
 
-OBJECTS = {f.__name__: f for f in (sampler, hetero_sampler, cache, pool, link_workspace)}
+OBJECTS = {f.__name__: f for f in (sampler, hetero_sampler, hops, draw_part, cache, pool, link_workspace)}

@@ -60,6 +60,29 @@ def hetero_sampler() -> tuple[Call, int]:
     return call, 160 * MIB
 
 
+def draw_part() -> tuple[Call, int]:
+    indptr, indices = two_hubs(1 << 23)
+    pool, nodes, one = _native.Pool.create(0), np.arange(2, dtype=np.int32), np.ones(1, np.uint64)
+    how = {
+        "sizes": np.array([2]),
+        "keys": one,
+        "pool": pool,
+        "fanout": 1 << 21,
+        "hop": 0,
+        "replace": False,
+        "threads": 2,
+        "num_nodes": 2,
+    }
+
+    def call() -> None:
+        try:
+            _native.draw_part(indptr, indices, nodes, np.array([0, 1]), **how)
+        finally:
+            assert pool.stats()["in_use"] == 0
+
+    return call, 80 * MIB
+
+
 def build_csr() -> tuple[Call, int]:
     ends = np.zeros(1 << 15, np.int64)
     how = {"undirected": False, "deduplicate": False, "self_loops": "keep", "positions": False}
@@ -98,7 +121,7 @@ def shared_softmax() -> tuple[Call, int]:
     return lambda: _native.shared_softmax(query, query.copy(), candidates, hidden=None, **to, threads=2), 16 * MIB
 
 
-CASES = [sampler, hetero_sampler, build_csr, max_gradient, window_reuse, simulate_lru, attend, shared_softmax]
+CASES = [sampler, hetero_sampler, draw_part, build_csr, max_gradient, window_reuse, simulate_lru, attend, shared_softmax]
 
 
 def outcome(call: Call, margin: int) -> str:

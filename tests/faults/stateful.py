@@ -16,6 +16,7 @@ from children import command
 from torch import Tensor
 
 import headrace as hr
+from headrace.cluster import Part, is_partition
 from headrace.store import Partitioned
 from headrace.train import Run
 
@@ -106,6 +107,12 @@ def cases(inputs: Inputs) -> list[Case]:
         _once("import", lambda out: command(["import", str(inputs.edges), str(out), "--threads", "1"]), _dataset_digest),
         _once("save", lambda out: _saver(inputs.nodes, out), _dataset_digest),
         _once("reorder", lambda out: command(["reorder", node, str(out), "--order", "degree"]), _dataset_digest),
+        _once("partition", lambda out: command(["partition", node, str(out), "--parts", "3", "--by", "ldg"]), _partition_digest),
+        _once(
+            "partition by column",
+            lambda out: command(["partition", node, str(out), "--parts", "3", "--columns"]),
+            _partition_digest,
+        ),
         _once("export", lambda out: command(["export", str(inputs.links), "--out", str(out)]), _file_digest),
         _once(
             "export as npy", lambda out: command(["export", str(inputs.links), "--format", "npy", "--out", str(out)]), _file_digest
@@ -147,6 +154,18 @@ def _dataset_digest(path: Path) -> str:
     data, hashed = hr.open(path, verify=True), hashlib.sha256()
     for name, array in sorted(data._arrays().items()):
         _add(hashed, [name, array])
+    return hashed.hexdigest()
+
+
+def _partition_digest(path: Path) -> str:
+    """Of all parts; those of a partition that is not complete are at least whole."""
+    parts = [Part.open(folder, verify=True) for folder in sorted(path.glob("part-*")) if (folder / "meta.json").exists()]
+    if not is_partition(path):
+        raise FileNotFoundError(path)
+    hashed = hashlib.sha256()
+    for part in [Part.open(path, number) for number in range(parts[0].parts)]:
+        _add(hashed, {name: value for name, value in vars(part).items() if name != "owners"})
+        _add(hashed, [part.owners.fingerprint, part.ids])
     return hashed.hexdigest()
 
 

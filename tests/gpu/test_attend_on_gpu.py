@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.kernels import attend, attend_pairs
+from headrace.kernels import Whole, attend, attend_pairs
 from headrace.nn import GATConv
 
 pytestmark = [
@@ -105,13 +105,31 @@ def test_a_given_transpose_changes_no_bit(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_rows_of_a_whole_are_dropped_as_on_the_cpu(kind, self_loops):
+    torch.manual_seed(0)
+    indptr, indices = csr([3, 0, 70, 1, 400, 2, 0], 12)
+    leaves = inputs(kind, 7, 12, 3, 7, torch.float64)
+    rows, begins = torch.randperm(7) + 2**33, indptr[:-1] + 2**34
+    found, truth = (
+        run(
+            kind, leaves, indptr, indices, device, torch.float64, self_loops=self_loops, dropout=0.4, seed=5,
+            whole=Whole(rows.to(device), begins.to(device), 2**40),
+        )
+        for device in ("cuda", "cpu")
+    )  # fmt: skip
+    for name, expected in truth.items():
+        assert torch.allclose(found[name], expected, rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_torch_takes_it_for_an_op_and_compiles_it(kind):
     torch.manual_seed(0)
     indptr, indices = csr([3, 0, 4], 5)
     leaves = {name: value.cuda().requires_grad_() for name, value in inputs(kind, 3, 5, 4, 16, torch.float32).items()}
     x, *more = leaves.values()
     op = torch.ops.headrace.attend if kind == "gat" else torch.ops.headrace.attend_pairs
-    arguments = (x, indptr.cuda(), indices.cuda(), *more, None, None, None, 0.2, True, 0.0, 7, 1)
+    arguments = (x, indptr.cuda(), indices.cuda(), *more, *[None] * 5, 0, 0.2, True, 0.0, 7, 1)
     torch.library.opcheck(op.default, arguments)
     function = attend if kind == "gat" else attend_pairs
 

@@ -277,3 +277,18 @@ def test_dropout_keeps_the_mean_and_its_gradient_the_mask(relu):
     assert abs(float(kept[passed].float().mean()) - 0.75) < 0.01
     assert torch.allclose(x.grad, torch.where(kept, 4 / 3, 0.0))
     assert torch.equal(out, dropout(x, 0.25, relu=relu, seed=3))
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_dropout_of_a_slice_is_that_of_the_whole(relu):
+    x = torch.randn(1000, 100, device="cuda").requires_grad_()
+    whole = dropout(x, 0.25, relu=relu, seed=3)
+    (grad,) = torch.autograd.grad(whole.sum(), x)
+    rows = torch.randperm(1000, device="cuda")[:700]
+    for chosen, where in ((slice(30, 900), {"rows": 30}), (rows, {"rows": rows})):
+        part = x.detach()[chosen][:, 3:64].requires_grad_()
+        out = dropout(part, 0.25, relu=relu, seed=3, columns=(3, 100), **where)
+        assert torch.equal(out, whole[chosen][:, 3:64])
+        assert torch.equal(torch.autograd.grad(out.sum(), part)[0], grad[chosen][:, 3:64])
+    far = {"rows": 2**33 + 5, "columns": (3, 131)}
+    assert torch.equal(dropout(x, seed=3, **far).cpu(), dropout(x.cpu(), seed=3, **far))

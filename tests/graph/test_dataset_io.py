@@ -15,7 +15,7 @@ import torch
 
 import headrace as hr
 from forked import FORK, Child
-from headrace.graph import io
+from headrace.graph import array_file, io
 
 DTYPES = [
     torch.bool,
@@ -119,6 +119,7 @@ def test_strided_rows_are_saved_in_order(tmp_path):
 
 
 def test_arrays_written_in_pieces_equal_the_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(array_file, "_CHUNK", 7)
     monkeypatch.setattr(io, "_CHUNK", 7)
     x = torch.randn(6, 3, dtype=torch.float64)
     with io.DatasetWriter(tmp_path / "d") as writer:

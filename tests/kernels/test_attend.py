@@ -16,6 +16,7 @@ import headrace as hr
 from child import assert_same_digest_on_every_level, run_python
 from headrace import _native
 from headrace.kernels import attend, attend_pairs, attend_pairs_reference, attend_reference
+from headrace.kernels._attend.attend import _factors
 
 KINDS = ["gat", "gatv2"]
 TYPES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -195,7 +196,7 @@ def test_a_nan_stays_in_its_rows_and_its_head(kind):
 
 def test_what_is_kept_of_an_empty_row_is_finite():
     x, source, target = torch.randn(4, 2, 3), torch.randn(4, 2), torch.randn(3, 2)
-    arguments = (x, torch.tensor([0, 0, 2, 2]), torch.tensor([1, 3]), source, target, None, None, None, 0.2, False, 0.0, 0, 1)
+    arguments = (x, torch.tensor([0, 0, 2, 2]), torch.tensor([1, 3]), source, target, *[None] * 5, 0, 0.2, False, 0.0, 0, 1)
     out, peak = torch.ops.headrace.attend(*arguments)
     assert out[0].tolist() == out[2].tolist() == [[0] * 3] * 2
     assert torch.isfinite(peak).all()
@@ -255,8 +256,7 @@ def test_dropout_drops_the_same_forward_and_backward(kind, self_loops):
 
 
 def test_the_mask_keeps_its_share():
-    mask = torch.empty(50_000, 8, dtype=torch.bool)
-    _native.attend_mask(mask, 0.3, 5, 2)
+    mask = _factors(torch.arange(50_000), 8, 0.3, 5) > 0
     assert abs(float(mask.float().mean()) - 0.7) < 0.005
     assert abs(float((mask[:, 0] & mask[:, 1]).float().mean()) - 0.49) < 0.01
     assert abs(float((mask[1:] & mask[:-1]).float().mean()) - 0.49) < 0.01
@@ -264,9 +264,7 @@ def test_the_mask_keeps_its_share():
 
 def test_the_mask_depends_on_seed_position_and_head_alone():
     def mask(positions, heads, seed):
-        out = torch.empty(positions, heads, dtype=torch.bool)
-        _native.attend_mask(out, 0.5, seed, 2)
-        return out
+        return _factors(torch.arange(positions), heads, 0.5, seed) > 0
 
     assert torch.equal(mask(1_000, 9, 3)[:500, :2], mask(500, 2, 3))
     assert not torch.equal(mask(500, 2, 3), mask(500, 2, 4))
@@ -317,7 +315,7 @@ def test_torch_takes_it_for_an_op(kind):
     indptr, indices = csr([3, 0, 4], 5)
     x, more = inputs(kind, 3, 5, 2, 4, torch.float32)
     op = torch.ops.headrace.attend if kind == "gat" else torch.ops.headrace.attend_pairs
-    arguments = [x.requires_grad_(), indptr, indices, *(v.requires_grad_() for v in more.values()), None, None, None]
+    arguments = [x.requires_grad_(), indptr, indices, *(v.requires_grad_() for v in more.values()), *[None] * 5, 0]
     torch.library.opcheck(op.default, (*arguments, 0.2, True, 0.3, 7, 1))
     detached = [a.detach() if isinstance(a, torch.Tensor) else a for a in arguments]
     out, peak = op(*detached, 0.2, True, 0.3, 7, 1)
@@ -429,7 +427,8 @@ def native_arguments(kind, heads, channels, dtype="f4", array=lambda a: a):
             "grad_attention": made(heads, channels, value=nan),
         }
     out, peak = made(rows, heads, channels, of=dtype, value=nan), made(rows, 2, heads, value=nan)
-    options = {"slope": 0.2, "self_loops": True, "dropout": 0.3, "seed": 1, "threads": 1}
+    options = {"slope": 0.2, "self_loops": True, "dropout": 0.3, "seed": 1, "threads": 1, "whole_entries": 2**40}
+    options |= {name: array(np.arange(rows) + 2**33) for name in ("shift", "whole_rows")}
     forward = {"x": x, "indptr": indptr, "indices": indices, "out": out, "peak": peak, **more, **options}
     t = [array(a) for a in _native.transpose_csr(indptr, indices, columns, positions=True, threads=1)]
     transposed = dict(zip(("t_indptr", "t_indices", "t_position"), t, strict=True))
@@ -519,7 +518,7 @@ def test_calls_touch_nothing_outside_their_arrays():
 DIGEST = """
 import hashlib, torch, headrace as hr
 from headrace import _native
-from headrace.kernels import attend, attend_pairs
+from headrace.kernels import Whole, attend, attend_pairs
 graph = hr.generate.community(300, 9000, features=0, seed=2).graph
 digest = hashlib.sha256()
 torch.manual_seed(0)
@@ -531,6 +530,8 @@ for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         for function, leaves, names in (gat, v2):
             leaves = [leaf.clone().requires_grad_() for leaf in leaves]
             options = dict(zip(names, leaves[1:]), self_loops=True, dropout=0.2, seed=heads)
+            if heads % 2:
+                options["whole"] = Whole(torch.arange(300) + 2**33, graph.indptr[:-1] + 2**33, 2**40)
             out = function(leaves[0], graph.indptr, graph.indices, **options)
             for tensor in (out, *torch.autograd.grad(out, leaves, torch.randn(out.shape).to(dtype))):
                 digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())

@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 import torch
-from headrace.kernels import attend_pairs_reference, attend_reference
+from headrace.kernels import Whole, attend_pairs_reference, attend_reference
 from headrace.kernels._attend import gpu as _attend_gpu
 from headrace.kernels._attend.scores import Scores
 
@@ -32,14 +32,18 @@ def both(degrees, columns, heads, channels, *, index=torch.int32, dtype=torch.fl
     kinds = {"x": dtype, "target": dtype if pairs else wide, "attention": wide, "source": wide}
     leaves = {name: value.to(kinds[name]) for name, value in leaves.items()}
     exact = {name: value.double().requires_grad_() for name, value in leaves.items()}
-    options = {"slope": 0.2, "self_loops": False, "dropout": 0.0, "seed": 7} | options
+    options = {"slope": 0.2, "self_loops": False, "dropout": 0.0, "seed": 7, "whole": None} | options
     x = exact.pop("x")
+    whole = options.pop("whole")
     # The reference counts positions over the entries that are there: without loops, spare ones make no difference.
-    expected = (attend_pairs_reference if pairs else attend_reference)(x, indptr, indices[:count], **exact, **options)
+    expected = (attend_pairs_reference if pairs else attend_reference)(x, indptr, indices[:count], **exact, **options, whole=whole)
     grad = torch.randn(expected.shape).to(dtype)
     wanted = ["x", *exact]
     truth = dict(zip(wanted, torch.autograd.grad(expected, [x, *exact.values()], grad.double())))
-    scores = Scores(**{n: v for n, v in leaves.items() if n != "x"}, **options)
+    place = {}
+    if whole is not None:
+        place = {"shift": whole.shift(indptr), "whole_rows": whole.rows, "whole_entries": whole.entries}
+    scores = Scores(**{n: v for n, v in leaves.items() if n != "x"}, **options, **place)
     with torch.no_grad():
         out, peak = _attend_gpu.forward(leaves["x"], indptr, indices, scores, **group)
         found = {n: torch.full_like(leaves[n], float("nan")) for n in (needs or wanted)}
@@ -68,6 +72,12 @@ both([0, 0], 3, 2, 4, self_loops=True)
 both([6, 0, 9, 1], 9, 2, 2, self_loops=True, dropout=0.4, seed=2**40)
 both([25, 0, 10], 6, 8, 4, group=5, self_loops=True, dropout=0.4)
 both([11, 3], 4, 5, 3, group=4, dropout=0.4)
+# Rows that are part of a whole, with positions above 2^32; fewer rows than sources.
+far = 2**33 + 5
+part = Whole(torch.tensor([far, 0, 3, 2**40]), torch.tensor([far, 7, far + 100, 0]), 2**41)
+for loops in (False, True):
+    both([6, 0, 9, 1], 9, 5, 2, self_loops=loops, dropout=0.4, seed=2**40, whole=part)
+    both([25, 0, 10, 3], 6, 3, 4, group=5, self_loops=loops, dropout=0.4, spare=3, whole=part, index=torch.int64)
 both([1] * 13, 2, 1, 3, group=6)  # a hub among the sources
 both([2], 2, 5, 512, dropout=0.3)  # programs of one head each
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -98,7 +108,7 @@ def test_rows_and_gradients_equal_the_reference_under_the_interpreter(kind):
 
 TYPES = {
     "fp32": ("source", "peak", "facts", "attention", "partial", "grad_source", "grad_attention"),
-    "i64": ("indptr", "begins", "permutation", "seed"),
+    "i64": ("indptr", "begins", "permutation", "seed", "shift", "whole_rows"),
     "i32": ("indices",),
 }
 KERNELS = {
@@ -109,8 +119,11 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("pairs", "combine", "element"), [(False, False, "bf16"), (True, False, "fp32"), (True, True, "fp32")])
-def test_kernels_compile_for_a_gpu(kernel, pairs, combine, element, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("pairs", "combine", "element", "placed"),
+    [(False, False, "bf16", False), (True, False, "fp32", False), (True, True, "fp32", False), (False, False, "fp32", True)],
+)
+def test_kernels_compile_for_a_gpu(kernel, pairs, combine, element, placed, tmp_path, monkeypatch):
     triton = pytest.importorskip("triton", reason="needs triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -121,6 +134,7 @@ def test_kernels_compile_for_a_gpu(kernel, pairs, combine, element, tmp_path, mo
     constants = KERNELS[kernel] | {
         "kept": 2.0,
         "drops": True,
+        "placed": placed,
         "slope": 0.2,
         "pairs": pairs,
         "wide": False,

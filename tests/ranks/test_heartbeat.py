@@ -1,7 +1,6 @@
 """One of three ranks is killed, stopped, raises or is cut off: all are gone within 10 seconds and say which one it was."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 import heartbeat_child
 from headrace.ranks import Alone, Heartbeat, guarded
 from headrace.ranks.heartbeat import of_collective
+from namespaces import in_namespaces, namespaces
 from rank_jobs import Job, free_port, wait_for_files
 
 RANKS = 3
@@ -111,54 +111,10 @@ def test_under_torchrun_a_stopped_rank_ends_all(tmp_path):
     assert not shared_memory_of(tmp_path).exists()
 
 
-class TwoNetworks:
-    """Two network namespaces, joined by one link that can be cut without either end noticing."""
-
-    def __init__(self):
-        self.names = [f"headrace-{os.getpid()}-{side}" for side in "ab"]
-        self.addresses = ["10.213.7.1", "10.213.7.2"]
-        self.links = [f"hr{os.getpid()}{side}" for side in "ab"]
-
-    def __enter__(self):
-        try:
-            for name in self.names:
-                ip("netns", "add", name)
-            ip("link", "add", self.links[0], "netns", self.names[0], "type", "veth", "peer", self.links[1], "netns", self.names[1])
-            for name, address, link in zip(self.names, self.addresses, self.links, strict=True):
-                ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
-                ip("-n", name, "link", "set", link, "up")
-                ip("-n", name, "link", "set", "lo", "up")
-        except subprocess.CalledProcessError as error:
-            self.__exit__()
-            pytest.skip(f"needs network namespaces: {error.stderr}")
-        return self
-
-    def cut(self):
-        """Send packets for the other side to an address that no card has: they vanish, and no error comes back."""
-        for name, other, link in zip(self.names, reversed(self.addresses), self.links, strict=True):
-            ip("-n", name, "neigh", "replace", other, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", link)
-
-    def __exit__(self, *_):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-
-@pytest.mark.skipif(shutil.which("ip") is None or os.geteuid() != 0, reason="needs root and the command ip (iproute2)")
 def test_a_cut_link_ends_all(start, tmp_path):
-    with TwoNetworks() as networks:
-        side = [0, 0, 1]  # rank 2 is on the other machine
-        job, _ = start(
-            "cut",
-            2,
-            address=networks.addresses[0],
-            prefixes={rank: ["ip", "netns", "exec", networks.names[side[rank]]] for rank in range(RANKS)},
-            environments={rank: {"GLOO_SOCKET_IFNAME": networks.links[side[rank]]} for rank in range(RANKS)},
-        )
-        networks.cut()
+    with namespaces(2) as network:
+        job, _ = start("cut", 2, **in_namespaces(network, [0, 0, 1]))  # rank 2 is on the other machine
+        network.cut(1)
         assert gone_within(job, 10) == [1] * RANKS
     for rank in (0, 1):
         assert "rank 2 (process" in job.said(rank)

@@ -49,6 +49,12 @@ def test_any_number_of_ranks_gives_the_bits_of_one(alone, tmp_path, ranks):
         assert found.header["options"] == wanted.header["options"]
 
 
+def test_features_that_are_spread_over_ranks_give_the_bits_of_one(alone, tmp_path):
+    folder = trained_by(3, tmp_path / "run", ["sage@ranks", "gcn@copies"])
+    for case in ("sage@ranks", "gcn@copies"):
+        assert_same_weights(torch.load(folder / f"{case}.pt"), torch.load(alone / f"{case.partition('@')[0]}.pt"))
+
+
 def killed_and_resumed(alone, folder, model, kills):
     """Kill rank 0 after so many batches on so many ranks, one after the other; each time another number of ranks goes on."""
     folder.mkdir()

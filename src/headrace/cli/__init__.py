@@ -16,6 +16,7 @@ from headrace.cli.export import export
 from headrace.cli.import_ import import_command
 from headrace.cli.info import info
 from headrace.cli.neighbors import neighbors
+from headrace.cli.partition import partition
 from headrace.cli.plan import plan
 from headrace.cli.predict import predict
 from headrace.cli.reorder import reorder
@@ -50,6 +51,7 @@ app.command("import")(import_command)
 app.command("example")(example)
 app.command("info")(info)
 app.command("reorder")(reorder)
+app.command("partition")(partition)
 app.command("advise")(advise_command)
 app.command("plan")(plan)
 app.add_typer(bench)

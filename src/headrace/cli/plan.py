@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_module
 import os
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
 import torch
@@ -19,7 +19,8 @@ from headrace.cli.shown.plan import show_plan
 from headrace.cli.train import DATASET
 from headrace.graph import Dataset
 from headrace.graph.known.named import named
-from headrace.plan import LinkPlan, link_plan
+from headrace.plan import LinkPlan, link_plan, ranks_plan
+from headrace.train import NodeOptions
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class PlanOptions:
     batch_size: int | None = field(default=None, metadata={"help": "edges per step (default: planned)"})
     chunks: int = field(default=10, metadata={"help": "parts of a batch that have negatives of their own"})
     negatives: int = field(default=100, metadata={"help": "nodes that the edges of a chunk share as negatives"})
+    ranks: int | None = field(default=None, metadata={"help": "plan node classification by so many ranks, in place of embeddings"})
+    link_rate: str = field(default="125MB", metadata={"help": "with ranks, bytes a second between them"})
+    model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = field(default="sage", metadata={"help": "with ranks, kind of layer"})
+    hidden: int = field(default=256, metadata={"help": "with ranks, width of the hidden layers"})
+    fanout: tuple[int, ...] = field(default=(), metadata={"help": "with ranks, neighbors sampled per hop (default: 15,10,5)"})
 
 
 @takes(PlanOptions)
@@ -59,8 +65,12 @@ def plan(
 ) -> None:
     """Say how embeddings are best trained by `train link`: where rows live, partitions, buffer, order, batch size, staleness.
 
-    Predicts the bytes and seconds of an epoch, gives the reasons, and ends with the command to train. Nothing is trained.
+    With --ranks, how `train node` is best spread over machines: by batches or by columns of the features. Predicts bytes and
+    seconds, gives the reasons, and ends with the command to train. Nothing is trained.
     """
+    if options.ranks is not None:
+        _show_ranks(options, dataset, json)
+        return
     try:
         link_plan = _plan(options, dataset)
     except (ValueError, OSError) as error:
@@ -72,6 +82,31 @@ def plan(
     console = Console()
     show_plan(link_plan, console)
     console.print(f"\n[bold]{escape(command)}[/bold]", highlight=False, soft_wrap=True)
+
+
+def _show_ranks(options: PlanOptions, dataset: str | None, json: bool) -> None:
+    """A plan for ranks, and its command."""
+    try:
+        if dataset is None:
+            raise ValueError("a plan for ranks draws batches: give a dataset")
+        size = options.batch_size or NodeOptions.batch_size
+        how = NodeOptions(model=options.model, hidden=options.hidden, fanout=options.fanout, batch_size=size)
+        decided = ranks_plan(named(dataset), how, ranks=options.ranks or 0, rate=parse_size(options.link_rate))
+    except (ValueError, OSError) as error:
+        raise refused(str(error), PlanOptions) from None
+    chosen = decided["parallel"].chosen
+    words = ["torchrun", "--nproc-per-node", str(options.ranks), "-m", "headrace", "train", "node", dataset, "--share", "ranks"]
+    words += ["--parallel", chosen.partition(",")[0], "--model", options.model, "--hidden", str(options.hidden)]
+    words += ["--fanout", ",".join(map(str, options.fanout))] if options.fanout else []
+    words += ["--batch-size", str(size)] if options.batch_size else []
+    words += ["--replicate", "20%"] if "copied" in chosen else []
+    if json:
+        choices = [asdict(choice) for choice in decided]
+        print(json_module.dumps({"ranks": options.ranks, "choices": choices, "dataset": dataset, "command": shlex.join(words)}))
+        return
+    console = Console()
+    show_plan(decided, console)
+    console.print(f"\n[bold]{escape(shlex.join(words))}[/bold]", highlight=False, soft_wrap=True)
 
 
 def _plan(options: PlanOptions, dataset: str | None) -> LinkPlan:

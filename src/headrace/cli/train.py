@@ -20,6 +20,7 @@ from headrace.cli.shown.plan import show_plan
 from headrace.cli.shown.progress import progress_shown
 from headrace.cli.shown.results import show_result
 from headrace.cli.torchrun import is_first, leave, on_all, told_by_first
+from headrace.cluster import Part, is_partition
 from headrace.graph import Dataset
 from headrace.graph.known.named import named
 from headrace.plan import PlannedLink, planned_link
@@ -86,6 +87,13 @@ def link(
     _train("link", options, chosen, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned, suits=True)
 
 
+def _opened(dataset: str, task: str, ranks: Ranks) -> Any:
+    """The dataset, or this rank's part of it."""
+    if task == "node" and is_partition(dataset):
+        return Part.open(dataset, ranks.rank)
+    return named(dataset)
+
+
 def _train(
     task: str,
     options: Any,
@@ -116,7 +124,7 @@ def _train(
             if values is not None:
                 options = from_plain(kind, _for_ranks(values, ranks) | chosen)
             opened: list[Dataset] = []
-            on_all(ranks, lambda: opened.append(named(dataset)))
+            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks)))
             more = {}
             if planned is not None:
                 plan = planned(opened[0], chosen, place)

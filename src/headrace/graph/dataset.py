@@ -21,7 +21,6 @@ from headrace.graph.reorder.move import Columns, columns_of, moved_extra, moved_
 from headrace.graph.reorder.orders import Progress, order_by_name
 
 _NAMES = "names_"
-_SMALL = 256 << 20  # bytes of a dataset whose checksums take no time to compare
 _GRAPH_ARRAYS = ("indptr", "indices", "weight", "time", "edge_id")
 
 
@@ -251,8 +250,7 @@ def open_dataset(path: str | os.PathLike[str], *, verify: bool | Literal["small"
 
 
 def _dataset(reader: ArrayReader, *, verify: bool | Literal["small"]) -> Dataset:
-    if verify is True or (verify == "small" and reader.nbytes <= _SMALL):
-        reader.verify()
+    reader.verify(verify)
     arrays: Mapping[str, Tensor] = {name: reader.open(name) for name in reader.names}
     if "indptr" not in arrays or "indices" not in arrays:
         raise ValueError(f"{reader.path} holds no graph: it lists {sorted(arrays)}, but not indptr and indices")

@@ -1,12 +1,16 @@
-"""`fingerprint`: whether two arrays hold the same numbers, from a short text of each."""
+"""`fingerprint`: whether two arrays, or two datasets, hold the same numbers, from a short text of each."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from headrace.graph.dataset import Dataset
 
 _WHOLE = 64 << 20  # bytes of an array that is read as a whole
 _PIECE = 4 << 20  # bytes read at a time
@@ -32,6 +36,14 @@ def fingerprint(array: Tensor) -> str:
         checksum = zlib.crc32(piece.numpy().data, checksum)
     kind = "int" if whole else str(rows.dtype).removeprefix("torch.")
     return f"{kind}[{','.join(map(str, array.shape))}]:{checksum:08x}"
+
+
+def fingerprints(data: Dataset) -> dict[str, str]:
+    """What tells the data of a node classification from others: the fingerprint of each of its arrays, under a name for people."""
+    graph = data.graph
+    arrays = {"degrees": graph.indptr, "edges": graph.indices, "edge weights": graph.weight, "features": data.x, "labels": data.y}
+    arrays |= {f"{name} nodes": data.splits.get(name) for name in ("train", "val", "test")}
+    return {name: fingerprint(array) for name, array in arrays.items() if array is not None}
 
 
 def _ranges(rows: Tensor) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ from headrace.kernels._aggregate.launch import Launch, launch_for
 from headrace.kernels._aggregate.prepared import Prepared, prepare
 from headrace.kernels._aggregate.tune import tune
 from headrace.kernels._attend.attend import attend, attend_pairs, attend_pairs_reference, attend_reference
+from headrace.kernels._attend.whole import Whole
 from headrace.kernels._dots.dots import dots, dots_reference
 from headrace.kernels._dropout.dropout import draw_seed, dropout, dropout_reference, seed_for
 from headrace.kernels._gather.gather import gather, gather_reference
@@ -19,6 +20,7 @@ __all__ = [
     "Launch",
     "Prepared",
     "ShardTable",
+    "Whole",
     "add_sharded",
     "aggregate",
     "aggregate_reference",

@@ -83,6 +83,8 @@ class Batch(SampleFields):
         """How many in-neighbors each sampled node has in the whole graph, itself not counted.  # [nodes]"""
         if self.graph is None:
             raise ValueError("this batch does not know its graph")
+        if self.sample.num_edges and not self.graph.num_edges:
+            raise ValueError("the loader's graph has no edges, but this sample has some: ask its sampler for degrees(batch.n_id)")
         if self.graph.weight is not None:
             raise ValueError(
                 "sampled blocks carry no edge weights, which GCN would use: train on the whole graph, or without weights"

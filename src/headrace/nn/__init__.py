@@ -10,6 +10,7 @@ from headrace.nn.gnn import GNN, Layer
 from headrace.nn.order import keeping_pays, step_cost, transform_first
 from headrace.nn.sage import SAGEConv
 from headrace.nn.shared_softmax import shared_softmax_loss
+from headrace.nn.split import LayerSplit, Split, SplitError
 
 __all__ = [
     "DECODERS",
@@ -24,8 +25,11 @@ __all__ = [
     "GCNConv",
     "GINConv",
     "Layer",
+    "LayerSplit",
     "RotatE",
     "SAGEConv",
+    "Split",
+    "SplitError",
     "TransE",
     "keeping_pays",
     "register_decoder",

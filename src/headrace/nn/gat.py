@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.kernels import attend, attend_pairs, seed_for
 from headrace.nn.init import glorot, uniform, zeros
+from headrace.nn.split import Attention, Split, SplitError
 from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_first, targets_of
 
 
@@ -80,42 +83,109 @@ class GATConv(nn.Module):
         if ids is not None and not isinstance(x, tuple):
             x = sources_of(x, where, ids)
         out = (self._second if self.v2 else self._first)(x, where)
-        out = out.flatten(1) if self.concat else out.mean(dim=1)
         if self.res is not None:
             out = out + self.res(targets_of(x, where, None))
         return out if self.bias is None else out + self.bias
 
     def _first(self, x: Input, where: Structure) -> Tensor:
         if hasattr(self, "lin"):
-            rows = self._heads(self.lin(sources_of(x, where, None)))
-            own = self._heads(self.lin(x[1])) if isinstance(x, tuple) else targets_of(rows, where, None)
+            rows = self.lin(sources_of(x, where, None))
+            own = self.lin(x[1]) if isinstance(x, tuple) else targets_of(rows, where, None)
         else:
-            rows = self._heads(self.lin_src(sources_of(x, where, None)))
-            own = self._heads(self.lin_dst(targets_of(x, where, None)))
-        rows, indptr, indices = targets_first(rows, where)
-        source = torch.einsum("nhc,hc->nh", rows, self.att_src[0].to(rows.dtype))
-        target = torch.einsum("nhc,hc->nh", own, self.att_dst[0].to(rows.dtype))
-        return attend(rows, indptr, indices, source=source, target=target, **self._how(where, rows))
+            rows = self.lin_src(sources_of(x, where, None))
+            own = self.lin_dst(targets_of(x, where, None))
+        source, target = self._score(rows, self.att_src), self._score(own, self.att_dst)
+        return self._weigh(rows, source, target, where)
+
+    def _score(self, rows: Tensor, attention: Tensor) -> Tensor:
+        """What rows add to the scores of their edges.  # [n, heads * out] -> [n, heads]"""
+        return torch.einsum("nhc,hc->nh", self._heads(rows), attention[0].to(rows.dtype))
+
+    def _weigh(self, rows: Tensor, source: Tensor, target: Tensor, where: Structure, seed: int | None = None) -> Tensor:
+        """Rows of the sources, weighed by the softmax of their scores."""
+        first, indptr, indices = targets_first(self._heads(rows), where)
+        if where.first:
+            source = source.roll(-where.first, 0)
+        return self._joined(attend(first, indptr, indices, source=source, target=target, **self._how(where, rows, seed)))
 
     def _second(self, x: Input, where: Structure) -> Tensor:
-        rows = self._heads(self.lin_l(sources_of(x, where, None)))
+        rows = self.lin_l(sources_of(x, where, None))
         if self.lin_r is self.lin_l and not isinstance(x, tuple):
             own = targets_of(rows, where, None)
         else:
-            own = self._heads(self.lin_r(targets_of(x, where, None)))
-        rows, indptr, indices = targets_first(rows, where)
-        return attend_pairs(rows, indptr, indices, target=own, attention=self.att[0], **self._how(where, rows))
+            own = self.lin_r(targets_of(x, where, None))
+        return self._weigh_pairs(rows, own, where)
+
+    def _weigh_pairs(self, rows: Tensor, own: Tensor, where: Structure) -> Tensor:
+        first, indptr, indices = targets_first(self._heads(rows), where)
+        how = self._how(where, rows)
+        return self._joined(attend_pairs(first, indptr, indices, target=self._heads(own), attention=self.att[0], **how))
+
+    def _joined(self, out: Tensor) -> Tensor:
+        return out.flatten(1) if self.concat else out.mean(dim=1)
+
+    def split(self) -> Split:
+        """Projected by input column. GAT then adds the scores of all slices and weighs rows; GATv2 weighs rows that are whole."""
+        if not isinstance(self.in_channels, int) or self.res is not None:
+            what = "a pair of inputs" if self.res is None else "a residual of its own"
+            raise SplitError(f"GATConv with {what} is not split by columns: use one input, and the residual of a Layer")
+        return self._split_second() if self.v2 else self._split_first()
+
+    def _split_first(self) -> Split:
+        def scores(rows: Tensor, where: Structure, weights: Sequence[Tensor]) -> Tensor:
+            source, target = weights
+            return torch.cat([self._score(rows, source), self._score(targets_of(rows, where, None), target)])
+
+        def mix(rows: Tensor, scores: Tensor, where: Structure, seed: int) -> Tensor:
+            source, target = scores.split([where.num_src, where.num_dst])
+            return self._weigh(rows, source, target, where, seed)
+
+        return Split(
+            ("lin.weight",),
+            self.out_channels * (self.heads if self.concat else 1),
+            lambda x, where, weights, ids=None, summed=None: F.linear(sources_of(x, where, ids), weights[0]),
+            lambda rows, where: rows if self.bias is None else rows + self.bias,
+            Attention(("att_src", "att_dst"), scores, mix, self.heads, self.dropout),
+        )
+
+    def _split_second(self) -> Split:
+        shared = self.lin_r is self.lin_l
+
+        def mapped(
+            x: Tensor, where: Structure, weights: Sequence[Tensor], ids: Tensor | None = None, summed: Tensor | None = None
+        ) -> Tensor:
+            rows = F.linear(sources_of(x, where, ids), weights[0])
+            return rows if shared else torch.cat([rows, F.linear(targets_of(x, where, ids), weights[1])])
+
+        def finish(rows: Tensor, where: Structure) -> Tensor:
+            left = rows[: where.num_src]
+            left = left if self.lin_l.bias is None else left + self.lin_l.bias
+            own = targets_of(left, where, None) if shared else rows[where.num_src :]
+            if not shared and self.lin_r.bias is not None:
+                own = own + self.lin_r.bias
+            out = self._weigh_pairs(left, own, where)
+            return out if self.bias is None else out + self.bias
+
+        names = ("lin_l.weight",) if shared else ("lin_l.weight", "lin_r.weight")
+        return Split(
+            names,
+            self.heads * self.out_channels,
+            mapped,
+            finish,
+            rows=lambda where: where.num_src + (0 if shared else where.num_dst),
+        )
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.out_channels)
 
-    def _how(self, where: Structure, rows: Tensor) -> dict[str, Any]:
+    def _how(self, where: Structure, rows: Tensor, seed: int | None = None) -> dict[str, Any]:
         rate = self.dropout if self.training else 0.0
+        seed_of = seed_for(rows) if rate and seed is None else seed
         return {
             "slope": self.slope,
             "self_loops": self.add_self_loops,
             "dropout": rate,
-            "seed": seed_for(rows) if rate else 0,
+            "seed": seed_of if rate else 0,
             "reverse": reverse_of(where, rows),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from headrace.kernels import aggregate
 from headrace.nn.first_sum import FixedSum
 from headrace.nn.init import glorot, zeros
 from headrace.nn.order import Order, check_order, gradient_of, transform_first
+from headrace.nn.split import Split
 from headrace.nn.structure import Structure, over, sources_of, structure_of, targets_of
 
 
@@ -77,14 +79,25 @@ class GCNConv(nn.Module):
         if isinstance(x, tuple):
             raise ValueError("GCNConv takes one x, not a pair: its norms are those of one set of nodes (SAGEConv takes pairs)")
         where = structure_of(where, x, edge_weight, ids)
-        out: Tensor
+        return self._finish(self._mapped(x, where, (self.lin.weight,), ids, summed), where)
+
+    def _mapped(
+        self, x: Tensor, where: Structure, weights: Sequence[Tensor], ids: Tensor | None = None, summed: Tensor | None = None
+    ) -> Tensor:
+        """The normalized sum through its map, in the order that costs less."""
+        (weight,) = weights
         if summed is not None:
-            out = self.lin(summed)
-        elif transform_first(where, self.in_channels, self.out_channels, order=self.order, gradient=gradient_of(x)):
-            out = self._sum(self.lin(sources_of(x, where, ids)), where, None)
-        else:
-            out = self.lin(self._sum(x, where, ids))
-        return out if self.bias is None else out + self.bias.to(out.dtype)  # under autocast, the type that a linear map gives
+            return F.linear(summed, weight)
+        if transform_first(where, *weight.shape[::-1], order=self.order, gradient=gradient_of(x)):
+            return self._sum(F.linear(sources_of(x, where, ids), weight), where, None)
+        return F.linear(self._sum(x, where, ids), weight)
+
+    def _finish(self, rows: Tensor, where: Structure) -> Tensor:
+        return rows if self.bias is None else rows + self.bias.to(rows.dtype)  # under autocast, the type that a linear map gives
+
+    def split(self) -> Split:
+        """Summed and mapped by input column; then the bias."""
+        return Split(("lin.weight",), self.out_channels, self._mapped, self._finish)
 
     def fixed_sum(self) -> FixedSum:
         """What is summed before anything that is learnt: the normalized sum over neighbors and oneself."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from headrace.kernels import aggregate
 from headrace.nn.first_sum import FixedSum
 from headrace.nn.order import Order, check_order, gradient_of, transform_first
+from headrace.nn.split import Split, SplitError
 from headrace.nn.structure import Input, Structure, over, sources_of, structure_of, targets_of
 
 
@@ -49,18 +52,46 @@ class GINConv(nn.Module):
         `summed` are the sums that `fixed_sum` makes of `x`, if they have been made already.
         """
         where = structure_of(where, x, ids=ids)
-        first, rest = _split(self.nn)
+        first, _ = _split(self.nn)
         if summed is not None or first is None or not self._transforms_first(first, x, where):
             out: Tensor = self.nn(self._with_own(self._sum(x, where, ids) if summed is None else summed, x, where, ids))
             return out
-        sources = sources_of(x, where, ids)
-        moved = nn.functional.linear(sources, first.weight)
-        own = nn.functional.linear(x[1], first.weight) if isinstance(x, tuple) else targets_of(moved, where, None)
-        out = self._with_own(self._sum(moved, where, None), (moved, own), where, None)
-        out = out if first.bias is None else out + first.bias.to(out.dtype)  # under autocast, the type that a linear map gives
+        return self._finish(self._mapped_first(x, where, first.weight, ids), where)
+
+    def _mapped_first(self, x: Input, where: Structure, weight: Tensor, ids: Tensor | None) -> Tensor:
+        """The sum of rows that went through the map `weight` before it."""
+        moved = nn.functional.linear(sources_of(x, where, ids), weight)
+        own = nn.functional.linear(x[1], weight) if isinstance(x, tuple) else targets_of(moved, where, None)
+        return self._with_own(self._sum(moved, where, None), (moved, own), where, None)
+
+    def _finish(self, rows: Tensor, where: Structure) -> Tensor:
+        """What follows the first map: its bias, and the rest of the network."""
+        first, rest = _split(self.nn)
+        assert first is not None
+        out = rows if first.bias is None else rows + first.bias.to(rows.dtype)  # under autocast, the type that a linear map gives
         for module in rest:
             out = module(out)
         return out
+
+    def split(self) -> Split:
+        """Summed with the own row and mapped by input column; then the bias and the rest of the network."""
+        first, _ = _split(self.nn)
+        if first is None:
+            raise SplitError("GINConv's network does not begin with a linear map, so it is not linear in the columns of its input")
+        if isinstance(self.eps, nn.Parameter):
+            raise SplitError("GINConv learns eps, which multiplies all columns of a row: use train_eps=False")
+        (name,) = (name for name, weight in self.named_parameters() if weight is first.weight)
+
+        def mapped(
+            x: Tensor, where: Structure, weights: Sequence[Tensor], ids: Tensor | None = None, summed: Tensor | None = None
+        ) -> Tensor:
+            (weight,) = weights
+            if summed is None and transform_first(where, *weight.shape[::-1], order=self.order, gradient=gradient_of(x)):
+                return self._mapped_first(x, where, weight, ids)
+            rows = self._sum(x, where, ids) if summed is None else summed
+            return nn.functional.linear(self._with_own(rows, x, where, ids), weight)
+
+        return Split((name,), first.out_features, mapped, self._finish)
 
     def fixed_sum(self) -> FixedSum | None:
         """What is summed before anything that is learnt: the rows of neighbors. Oneself comes with eps, which may be learnt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, cast
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from headrace.nn.gat import GATConv
 from headrace.nn.gcn import GCNConv
 from headrace.nn.gin import GINConv
 from headrace.nn.sage import SAGEConv
+from headrace.nn.split import LayerSplit
 from headrace.nn.structure import Structure, targets_of
 
 Kind = Literal["sage", "gcn", "gin", "gat", "gatv2"]
@@ -69,16 +71,24 @@ class Layer(nn.Module):
         """Whether rows can be read by id from the feature array. With dropout of the input they are needed as a copy."""
         return bool(getattr(self.conv, "reads_ids", False)) and not (self.training and self.before)
 
+    def split(self) -> LayerSplit:
+        """This layer by the columns of its input (`Split`); SplitError where it is not linear in them."""
+        return LayerSplit(self)
+
     def forward(self, x: Tensor, where: Structure, *, ids: Tensor | None = None, summed: Tensor | None = None) -> Tensor:
         """New rows of the targets. `summed` are sums of `x` that the batch keeps (`FirstSum`)."""
         if self.before and self.training:
             x = dropout(x, self.before)
         more = {"ids": ids, "summed": summed}
         out: Tensor = self.conv(x, where, **{name: value for name, value in more.items() if value is not None})
+        return self.finish(out, None if self.skip is None else self.skip(targets_of(x, where, ids)))
+
+    def finish(self, out: Tensor, skipped: Tensor | None) -> Tensor:
+        """What follows the convolution: norm, the own row that went around it, activation, dropout."""
         if self.norm is not None:
             out = self.norm(out)
-        if self.skip is not None:
-            out = out + self.skip(targets_of(x, where, ids))
+        if skipped is not None:
+            out = out + skipped
         rate = self.after if self.training else 0.0
         if self.activation == "relu":
             return dropout(out, rate, relu=True)
@@ -170,17 +180,26 @@ class GNN(nn.Module):
             raise ValueError(
                 f"the model has {len(self.layers)} layers, the batch has {len(blocks)} hops: give one fanout per layer"
             )
+        pulled: Sequence[Tensor] | None = getattr(batch, "pulled", None)
+        x, ids, summed = (None, None, None) if pulled is not None else self._read(batch)
+        for layer, block in zip(self.layers, reversed(blocks), strict=True):
+            if getattr(layer.conv, "wants_degree", False) and getattr(block, "degree", 0) is None and pulled is None:
+                block = dataclasses.replace(block, degree=batch.degree[: block.num_src])
+            if pulled is not None:  # ranks that hold slices of the features have computed its linear part
+                x, pulled = cast(Layer, layer).split().finish(pulled, block), None
+            else:
+                x, ids, summed = layer(x, block, ids=ids, summed=summed), None, None
+        assert x is not None
+        return x
+
+    def _read(self, batch: Batch) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What the first layer reads: rows, or a table with the ids of rows in it; and sums that are kept of them."""
         table = batch.table if self.reads_table else None
         x, ids = (batch.x, None) if table is None else (table, batch.n_id)
         if x is None:
             raise ValueError("the batch has no features: give the dataset an x")
         kept: FirstSum | None = getattr(batch, "first_sum", None)
-        summed = None if kept is None else kept.of(cast(Layer, self.layers[0]), x, blocks[-1])
-        for layer, block in zip(self.layers, reversed(blocks), strict=True):
-            if getattr(layer.conv, "wants_degree", False) and getattr(block, "degree", 0) is None:
-                block = dataclasses.replace(block, degree=batch.degree[: block.num_src])
-            x, ids, summed = layer(x, block, ids=ids, summed=summed), None, None
-        return x
+        return x, ids, None if kept is None else kept.of(cast(Layer, self.layers[0]), x, batch.blocks[-1])
 
 
 def _conv(kind: Kind, wide: int, narrow: int, hidden: int, heads: int, rate: float) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from headrace.kernels import aggregate
 from headrace.nn.first_sum import FixedSum
 from headrace.nn.order import Order, check_order, gradient_of, transform_first
+from headrace.nn.split import Split, SplitError
 from headrace.nn.structure import Input, Structure, over, sources_of, structure_of, targets_of
 
 
@@ -67,24 +69,50 @@ class SAGEConv(nn.Module):
         where = structure_of(where, x, ids=ids)
         if self.project:
             x, ids = (torch.relu(self.lin(sources_of(x, where, ids))), targets_of(x, where, ids)), None
+        out = self._mapped(x, where, self._weights(), self.lin_l.bias, ids, summed)
+        return F.normalize(out, dim=-1) if self.normalize else out
+
+    def _weights(self) -> tuple[Tensor, ...]:
+        return (self.lin_l.weight, self.lin_r.weight) if self.root_weight else (self.lin_l.weight,)
+
+    def _mapped(
+        self, x: Input, where: Structure, weights: Sequence[Tensor], bias: Tensor | None, ids: Tensor | None, summed: Tensor | None
+    ) -> Tensor:
+        """The reduced rows and the own ones through their maps, `weights`."""
         sources = x[0] if isinstance(x, tuple) else x
+        left, right = weights[0], weights[1] if self.root_weight else None
         if summed is not None:
-            out = self.lin_l(summed)
-            if self.root_weight:  # added to it as it is computed: neither is copied beside the other
-                out = torch.addmm(out, targets_of(x, where, ids).to(out.dtype), self.lin_r.weight.to(out.dtype).t())
-        elif self.reduce != "max" and transform_first(
-            where, *self.lin_l.weight.shape[::-1], order=self.order, gradient=gradient_of(sources)
-        ):
-            out = self._sum(F.linear(sources_of(x, where, ids), self.lin_l.weight), where, None)
-            if self.lin_l.bias is not None:
-                out = out + self.lin_l.bias.to(out.dtype)  # under autocast, the type that a linear map gives
-            if self.root_weight:
-                out = out + self.lin_r(targets_of(x, where, ids))
-        elif self.root_weight:  # one product of the two halves side by side
-            both = torch.cat([self._sum(sources, where, ids), targets_of(x, where, ids)], dim=1)
-            out = F.linear(both, torch.cat([self.lin_l.weight, self.lin_r.weight], dim=1), self.lin_l.bias)
-        else:
-            out = self.lin_l(self._sum(sources, where, ids))
+            out = F.linear(summed, left, bias)
+            if right is not None:  # added to it as it is computed: neither is copied beside the other
+                out = torch.addmm(out, targets_of(x, where, ids).to(out.dtype), right.to(out.dtype).t())
+            return out
+        gradient = gradient_of(sources)
+        if self.reduce != "max" and transform_first(where, *left.shape[::-1], order=self.order, gradient=gradient):
+            out = self._sum(F.linear(sources_of(x, where, ids), left), where, None)
+            if bias is not None:
+                out = out + bias.to(out.dtype)  # under autocast, the type that a linear map gives
+            return out if right is None else out + F.linear(targets_of(x, where, ids), right)
+        if right is None:
+            return F.linear(self._sum(sources, where, ids), left, bias)
+        both = torch.cat([self._sum(sources, where, ids), targets_of(x, where, ids)], dim=1)  # one product of the two halves
+        return F.linear(both, torch.cat([left, right], dim=1), bias)
+
+    def split(self) -> Split:
+        """Reduced and mapped by input column; then bias and normalization."""
+        if self.reduce == "max" or self.project:
+            what = "a maximum" if self.reduce == "max" else "a projection with relu"
+            raise SplitError(f"SAGEConv takes {what} of the rows before its map, which is not linear in their columns")
+        names = ("lin_l.weight", "lin_r.weight") if self.root_weight else ("lin_l.weight",)
+
+        def mapped(
+            x: Tensor, where: Structure, weights: Sequence[Tensor], ids: Tensor | None = None, summed: Tensor | None = None
+        ) -> Tensor:
+            return self._mapped(x, where, weights, None, ids, summed)
+
+        return Split(names, self.out_channels, mapped, self._finish)
+
+    def _finish(self, rows: Tensor, where: Structure) -> Tensor:
+        out = rows if self.lin_l.bias is None else rows + self.lin_l.bias.to(rows.dtype)
         return F.normalize(out, dim=-1) if self.normalize else out
 
     def fixed_sum(self) -> FixedSum | None:

@@ -3,5 +3,6 @@
 from headrace.pipeline.pipeline import Pipeline, Stage, StageTimes
 from headrace.pipeline.stream import Fenced, OnStream
 from headrace.pipeline.trace import Span, Trace
+from headrace.pipeline.versions import Versions
 
-__all__ = ["Fenced", "OnStream", "Pipeline", "Span", "Stage", "StageTimes", "Trace"]
+__all__ = ["Fenced", "OnStream", "Pipeline", "Span", "Stage", "StageTimes", "Trace", "Versions"]

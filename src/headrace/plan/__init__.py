@@ -5,6 +5,7 @@ from headrace.plan.links.plan import LinkPlan, link_plan
 from headrace.plan.links.planned import PlannedLink, planned_link
 from headrace.plan.machine import Machine
 from headrace.plan.probe import probe
+from headrace.plan.ranks import RanksPlan, ranks_plan
 from headrace.plan.whole.advise import advise
 from headrace.plan.whole.plan import Configuration, Plan
 from headrace.plan.whole.verify import Verification, verify
@@ -18,11 +19,13 @@ __all__ = [
     "Machine",
     "Plan",
     "PlannedLink",
+    "RanksPlan",
     "Verification",
     "Workload",
     "advise",
     "link_plan",
     "planned_link",
     "probe",
+    "ranks_plan",
     "verify",
 ]

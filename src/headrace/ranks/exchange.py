@@ -6,10 +6,10 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from enum import IntEnum
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any, TypeVar
 
 import torch
@@ -26,23 +26,27 @@ K = TypeVar("K", bound=IntEnum)
 
 @dataclass
 class Traffic:
-    """Bytes between this rank and others. What a rank keeps for itself, and the transport's own framing, do not count."""
+    """Bytes between this rank and others. What a rank keeps for itself, and the transport's own framing, do not count.
+
+    seconds: that the caller stood in it, waiting for others included.
+    """
 
     sent: int = 0
     received: int = 0
+    seconds: float = field(default=0.0, compare=False, repr=False)
 
 
 class Transfer:
     """A tensor that is on its way. `wait()` returns it once all of it has arrived."""
 
-    def __init__(self, sent: Tensor, buffer: Tensor, work: Any, exchange: Exchange) -> None:
+    def __init__(self, sent: Tensor, buffer: Tensor, work: Any, exchange: Exchange, phase: str) -> None:
         self._sent = sent  # must live until it has left
         self._buffer = buffer
         self._work = work
-        self._exchange = exchange
+        self._exchange, self._phase = exchange, phase
 
     def wait(self) -> Tensor:
-        with self._exchange.explaining():
+        with self._exchange.timed(self._phase):
             self._work.wait()
         return self._buffer
 
@@ -101,7 +105,7 @@ class Exchange:
             raise ValueError(f"kinds must be numbers from 0 to {(1 << _KIND_BITS) - 1}, and {kind!r} is not")
         sent = torch.tensor([count << _KIND_BITS | kind for count in counts], dtype=torch.int64)
         received = torch.empty_like(sent)
-        with self.explaining():
+        with self.timed(phase):
             dist.all_to_all_single(received, sent, group=self._control)
         self._count(phase, 8 * (self.size - 1), 8 * (self.size - 1))
         words = received.tolist()
@@ -120,17 +124,21 @@ class Exchange:
         others_get = sum(sending) - sending[self.rank]
         others_send = sum(receiving) - receiving[self.rank]
         self._count(phase, others_get * row_bytes, others_send * row_bytes)
-        return Transfer(tensor, received, work, self)
+        return Transfer(tensor, received, work, self, phase)
 
     def all_gather(self, phase: str, tensor: Tensor) -> Tensor:  # [n, ...] -> [size * n, ...]
         """Return the tensors of all ranks, one after another. They must have the same shape."""
+        return self.gathering(phase, tensor).wait()
+
+    def gathering(self, phase: str, tensor: Tensor) -> Transfer:  # [n, ...] -> [size * n, ...]
+        """As `all_gather`. It runs on while the caller does other things."""
         tensor = tensor.contiguous()
         gathered = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
         with self.explaining():
-            _all_gather(_as_bytes(gathered), _as_bytes(tensor), group=self._payload)
+            work = _all_gather(_as_bytes(gathered), _as_bytes(tensor), group=self._payload, async_op=True)
         size = (self.size - 1) * tensor.numel() * tensor.element_size()
         self._count(phase, size, size)
-        return gathered
+        return Transfer(tensor, gathered, work, self, phase)
 
     def agree(self, same: dict[str, str], *, problem: str | None, told: dict[str, int]) -> dict[str, list[int]]:
         """Return what every rank told; raise on all ranks alike if `same` differs between them, or if one has a problem."""
@@ -150,6 +158,14 @@ class Exchange:
         """Leave a note for the other ranks, who will miss this one: what went wrong on it."""
         with suppress(Exception):
             self._notes().set(self._key(self.rank), f"failed: {error}")
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the seconds of a phase, and explain what fails in it."""
+        begin = perf_counter()
+        with self.explaining():
+            yield
+        self.traffic[phase].seconds += perf_counter() - begin
 
     @contextmanager
     def explaining(self) -> Iterator[None]:

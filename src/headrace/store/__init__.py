@@ -5,6 +5,7 @@ from headrace.ranks.turns import Pending
 from headrace.store.array import ArrayStore
 from headrace.store.cache.cached import Cached
 from headrace.store.cache.use import CacheSeconds, CacheUse
+from headrace.store.column_slice import ColumnSlice, column_bounds
 from headrace.store.disk.file_rows import FileRows
 from headrace.store.disk.partitioned import Partitioned
 from headrace.store.disk.use import PartitionedUse
@@ -35,6 +36,7 @@ __all__ = [
     "CacheSeconds",
     "CacheUse",
     "Cached",
+    "ColumnSlice",
     "DeviceRowsHandle",
     "FileRows",
     "HashOwners",
@@ -62,6 +64,7 @@ __all__ = [
     "access_counts",
     "access_probability",
     "cliques",
+    "column_bounds",
     "expected_hit_rate",
     "hash_owners",
     "hot_order",

@@ -8,7 +8,7 @@ of a step is the sum over its seeds divided by their number, however they were d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,11 @@ class Accumulator:
         self.statistics = RunningStatistics(recipe.model)
         self._names = [measure.name for measure in recipe.measures]
         self._dtype = torch.float32
-        for parameter in self.update.parameters:
+        brought = {id(parameter) for parameter in recipe.own_gradients}
+        self._parameters = [parameter for parameter in self.update.parameters if id(parameter) not in brought]
+        for parameter in self._parameters:
             self._dtype = torch.promote_types(self._dtype, parameter.dtype)
-        self._size = sum(parameter.numel() for parameter in self.update.parameters)
+        self._size = sum(parameter.numel() for parameter in self._parameters)
 
     def step(self, batches: Iterator[Any], count: int, *, epoch: int, first: int, rate: float, ask: int, clock: Clock) -> WideStep:
         """Batches `first` to `first + count` of an epoch, of which this rank's are the next of `batches`; then one update.
@@ -71,12 +73,16 @@ class Accumulator:
             parts.append(self._flat().mul_(weight))
             reports.append(self._report(done, weight))
         with clock("exchange", first):
-            asked, rows = self._exchanged(reports, count, ask)
+            self.recipe.end_batches()
+            exchanged = self._exchanged(reports, count, ask)  # while gradients travel
             gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=self._like())
+            asked, rows = exchanged()
+            total = math.fsum(rows[:, 2].tolist())
+            self.recipe.close_step(total)
         wide = WideStep([self._read(row) for row in rows.tolist()], asked)
         self.statistics.fold(rows[:, rows.shape[1] - self.statistics.width :])
         if wide.not_finite is None:
-            self._spread(gradient.div_(math.fsum(rows[:, 2].tolist())))
+            self._spread(gradient.div_(total))
             with clock("step", first):
                 self.update()
         return wide
@@ -97,13 +103,11 @@ class Accumulator:
         return torch.empty(self._size, dtype=self._dtype, device=self.update.parameters[0].device)
 
     def _flat(self) -> Tensor:  # -> [size]
-        parameters = self.update.parameters
+        parameters = self._parameters
         return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).to(self._dtype) for p in parameters])
 
     def _spread(self, gradient: Tensor) -> None:
-        for parameter, part in zip(
-            self.update.parameters, gradient.split([p.numel() for p in self.update.parameters]), strict=True
-        ):
+        for parameter, part in zip(self._parameters, gradient.split([p.numel() for p in self._parameters]), strict=True):
             parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
     def _report(self, done: Step, weight: float) -> Tensor:
@@ -130,21 +134,26 @@ class Accumulator:
         sizes = [tuple(int(n) for n in numbers[1 : 1 + int(numbers[0])]) for numbers in (nodes, edges)]
         return Step(loss, int(seeds), sums, weight, sizes[0], sizes[1], int(read))
 
-    def _exchanged(self, reports: list[Tensor], count: int, ask: int) -> tuple[int, Tensor]:
-        """What all ranks asked for, and the reports of all batches in order.  # -> [count, width]"""
+    def _exchanged(self, reports: list[Tensor], count: int, ask: int) -> Callable[[], tuple[int, Tensor]]:
+        """Send reports; what this returns waits for what all ranks asked for, and for those of all batches.  # [count, width]"""
         if self.exchange is None:
-            return ask, torch.stack(reports)
+            return lambda: (ask, torch.stack(reports))
         each = -(-count // self.ranks.size)
         width = self._width
         mine = torch.zeros(each, 1 + width, dtype=torch.float64)
         mine[:, 0] = ask
         for number, report in enumerate(reports):
             mine[number, 1:] = report
-        gathered = self.exchange.all_gather("reports", mine).view(self.ranks.size, each, 1 + width)
-        asked = 0
-        for bits in gathered[:, 0, 0].tolist():
-            asked |= int(bits)
-        return asked, gathered[:, :, 1:].transpose(0, 1).reshape(-1, width)[:count]
+        transfer = self.exchange.gathering("reports", mine)
+
+        def arrived() -> tuple[int, Tensor]:
+            gathered = transfer.wait().view(self.ranks.size, each, 1 + width)
+            asked = 0
+            for bits in gathered[:, 0, 0].tolist():
+                asked |= int(bits)
+            return asked, gathered[:, :, 1:].transpose(0, 1).reshape(-1, width)[:count]
+
+        return arrived
 
 
 def _number(value: Tensor | float) -> float:

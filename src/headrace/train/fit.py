@@ -148,6 +148,7 @@ class _Fitting:
         if isinstance(ranks, GroupRanks) and ranks.size > 1:
             exchange = Exchange(ranks, device=torch.device(options.device))
             opened.callback(exchange.close)
+            _agree(exchange, self.header(options, None), self.free)
         recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened, exchange))
         header = {**self.header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
         if run is not None:
@@ -174,6 +175,17 @@ def _accumulated(options: LoopOptions, begun: dict[str, Any] | None, ranks: Rank
             f"accumulate {asked} makes a step of {asked} batches, and there are {ranks.size} ranks: raise it, or use fewer ranks"
         )
     return replace(options, accumulate=asked), asked  # type: ignore[call-arg]
+
+
+def _agree(exchange: Exchange, header: dict[str, Any], free: Set[str]) -> None:
+    """ValueError on all ranks where they are not of one mind: version, data, or options that change what is computed."""
+    same = {"version of headrace": header["headrace"], "task": header["task"]}
+    same |= {f"data ({name})": str(value) for name, value in header["dataset"].items() if name != "spec"}
+    same |= {f"option {name}": str(value) for name, value in header["options"].items() if name not in free | {"device"}}
+    try:
+        exchange.agree(same, problem=None, told={})
+    except ValueError as error:
+        raise ValueError(f"{error}. Start all ranks with the same command, version and data") from None
 
 
 def _described(task: str, options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Trainer:
         self.ranks = ranks or Alone()
         self.accumulate = accumulate
         recipe.update = recipe.make_update(options)
-        several = accumulate > 1 or self.ranks.size > 1
+        several = accumulate > 1 or self.ranks.size > 1 or bool(recipe.own_gradients)
         self.accumulator = Accumulator(recipe, self.ranks, exchange) if several else None
         self.state = State()
         self.best_state: dict[str, Any] | None = None
@@ -95,6 +95,7 @@ class Trainer:
                     raise Stopped
                 return end
             except _StopError:
+                self.recipe.assemble()
                 self.save()
                 self.ranks.barrier()  # none ends before the checkpoint is written
                 raise Stopped from None
@@ -169,6 +170,7 @@ class Trainer:
         if asked & _STOP:
             raise _StopError
         if asked & _SAVE:
+            self.recipe.assemble()
             self.save()
 
     def _remember_time(self, begin: float) -> None:
@@ -262,6 +264,7 @@ class Trainer:
     def _end_epoch(self, interrupt: Interrupt) -> None:
         self._settle()
         state, options, sums, begin = self.state, self.options, self.state.sums, perf_counter()
+        self.recipe.assemble()
         self._check_weights(dict(self.recipe.weights()))
         batches, training = max(state.batch, 1), sums["seconds"]
         facts, stages = self.recipe.facts(), self.recipe.stages()

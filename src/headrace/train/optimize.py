@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headrace import _native
 from headrace.train.options import LoopOptions, RunOptions
@@ -19,6 +20,7 @@ class Update:
         self.optimizer = make_optimizer(model, options)
         self.parameters: list[nn.Parameter] = self.optimizer.param_groups[0]["params"]
         devices = {parameter.device for parameter in self.parameters}
+        self.norm: Callable[[Sequence[nn.Parameter]], Tensor] | None = None  # of the whole gradient, where ranks hold parts of it
         self._generators = [torch.default_generator, *(_generator(device) for device in devices if device.type == "cuda")]
 
     def begin(self, rate: float) -> None:
@@ -36,7 +38,9 @@ class Update:
 
     def __call__(self) -> None:
         """Update the weights by their gradients."""
-        if self.options.clip:
+        if self.options.clip and self.norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.options.clip, self.norm(self.parameters))
+        elif self.options.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
         self.optimizer.step()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,6 +77,7 @@ class Recipe:
     measures: tuple[Measure, ...] = ()
     update: Update | None = None  # set by the loop
     keeps_best: bool = True  # whether a run ends with its best weights; else with its last
+    own_gradients: Sequence[nn.Parameter] = ()  # of parameters that `close_step` brings itself: ranks do not sum them
 
     def num_batches(self, epoch: int) -> int:
         """Batches of an epoch, over all ranks."""
@@ -123,6 +124,15 @@ class Recipe:
             assert isinstance(done.loss, Tensor)
             with clock("backward"):
                 done.loss.backward()  # type: ignore[no-untyped-call]
+
+    def end_batches(self) -> None:
+        """When this rank has made its batches of a step, before it tells the others: help them with theirs."""
+
+    def close_step(self, weight: float) -> None:
+        """After the batches of a step of several: set the gradients of `own_gradients`, sums over batches divided by `weight`."""
+
+    def assemble(self) -> None:
+        """Before weights are validated, copied or saved, on every rank: put together what ranks hold parts of."""
 
     def land(self) -> bool:
         """Start no further batch. False where a batch has no effect before its `step`, so that nothing is in flight.

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +10,7 @@ from pathlib import Path
 import torch
 
 from headrace.bench.measure import Epochs, Row
+from headrace.bench.processes import run_ranks
 from headrace.bench.setting import BATCH, FANOUTS, Setting, check_trainable
 from headrace.graph import open_dataset
 from headrace.ranks import Exchange, GroupRanks, guarded, join
@@ -23,9 +20,7 @@ from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
 
-_RANK = "import sys, pathlib; from headrace.bench.nodes.ranks import rank; rank(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
 _BATCHES_OF_A_STEP = 2
-_WAIT = 900  # seconds for all ranks of a job
 
 
 def on_cpu(setting: Setting) -> list[Row]:
@@ -54,27 +49,14 @@ def on_cpu(setting: Setting) -> list[Row]:
 
 def _job(folder: Path, *, ranks: int, threads: int) -> dict[str, float]:
     """What rank 0 measured in a job of so many ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-c", _RANK, str(folder), str(threads)]
-    jobs = [
-        subprocess.Popen(command, env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)
-    ]
-    try:
-        codes = [job.wait(_WAIT) for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-    if any(codes):
-        raise RuntimeError(f"ranks ended with status {codes}")
+    run_ranks(__name__, str(folder), threads, size=ranks, threads=threads)
     measured: dict[str, float] = json.loads((folder / f"{ranks}.json").read_text())
     return measured
 
 
-def rank(folder: Path, threads: int) -> None:
+def rank(path: str, threads: int) -> None:
     """Train as one rank of a job; rank 0 writes its median epoch by step, after one that warms up."""
+    folder = Path(path)
     data, seen = open_dataset(folder / "data"), Epochs()
     options = NodeOptions(
         fanout=FANOUTS,

@@ -102,6 +102,13 @@ def _placed(header: dict[str, Any], result: dict[str, Any], epochs: Lines, ends:
     if tiers := last.get("tiers"):
         rows = sum(tier["hits"] for tier in tiers) or 1
         yield "features read from", ", ".join(f"{t['name']} {100 * t['hits'] / rows:.0f} %" for t in tiers if t["rows"])
+    if ranks := last.get("ranks"):
+        moved = {name: phase for name, phase in ranks["phases"].items() if phase["sent"]}
+        sent = ", ".join(f"{name} {format_size(int(p['sent']))} in {p['seconds']:.2f} s" for name, p in moved.items())
+        yield "ranks", f"{ranks['size']}, parallel {ranks['parallel']}"
+        yield "sent by rank 0 in an epoch", sent or "nothing"
+        if "versions" in ranks:
+            yield "versions of the first layer", f"{ranks['versions']} at most, {format_size(ranks['version_bytes'])} in all"
     if (disk := last.get("disk")) and "hit_rate" in disk:
         yield (
             "features on disk",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
+from headrace.graph.kinds import PART, PARTITION, kind_of
 
 _NAMES = {"nodes": "entities.txt.gz", "relations": "relations.txt.gz"}
 
@@ -42,6 +43,8 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     they put it); an error says the line that fetches them. `towns`, `facts`, `visits` and `library` are made here, and are
     everywhere (`headrace.graph.known.examples`).
     """
+    if (kind := kind_of(Path(name))) is PARTITION or kind is PART:
+        raise ValueError(f"{name} is a {kind.noun}, not the name of a dataset: {kind.use.format(path=name)}")
     if isinstance(name, Path) or len(Path(name).parts) > 1:
         raise ValueError(f"{str(name)!r} is a path, and load takes the name of a dataset: headrace.open reads what was saved there")
     folder = root if root is not None else os.environ.get("HEADRACE_DATA") or _nearest(name)

@@ -77,8 +77,8 @@ def rcm(graph: Graph) -> Tensor:  # -> [num_nodes]
     >>> hr.reorder.rcm(path).tolist()                                                  # doctest: +SKIP
     [2, 1, 3, 0]
     """
-    sparse = _extra("scipy.sparse", "scipy", "rcm")
-    csgraph = _extra("scipy.sparse.csgraph", "scipy", "rcm")
+    sparse = _extra("scipy.sparse", "scipy", "the order 'rcm'")
+    csgraph = _extra("scipy.sparse.csgraph", "scipy", "the order 'rcm'")
     host = graph.to("cpu")
     if graph.num_edges > torch.iinfo(torch.int32).max:
         raise ValueError(f"rcm takes graphs of up to 2**31 - 1 edges, and this one has {graph.num_edges}: use rabbit")
@@ -93,19 +93,23 @@ def rcm(graph: Graph) -> Tensor:  # -> [num_nodes]
 
 def metis(graph: Graph, *, parts: int | None = None, threads: int | None = None) -> Tensor:  # -> [num_nodes]
     """The parts of METIS one after the other, nodes of one part as they stood; parts of about 1,024 nodes unless told otherwise."""
-    pymetis = _extra("pymetis", "pymetis", "metis")
     if parts is None:
-        parts = -(-graph.num_nodes // _NODES_PER_PART)
-    elif parts < 1:
+        parts = max(1, -(-graph.num_nodes // _NODES_PER_PART))
+    return torch.sort(metis_parts(graph, parts, what="the order 'metis'", threads=threads), stable=True).indices
+
+
+def metis_parts(graph: Graph, parts: int, *, what: str, threads: int | None = None) -> Tensor:  # -> [num_nodes]
+    """The part of each node that METIS finds: few edges between parts of about one size. `what` needs it, if pymetis is missing."""
+    pymetis = _extra("pymetis", "pymetis", what)
+    if parts < 1:
         raise ValueError(f"parts must be at least 1, not {parts}")
-    if parts <= 1 or graph.num_edges == 0:
-        return torch.arange(graph.num_nodes)
+    if parts == 1 or graph.num_edges == 0:
+        return torch.arange(graph.num_nodes) * parts // max(1, graph.num_nodes)
     source, target = graph.to("cpu").edge_index()
     both = Graph.from_edges(
         source, target, graph.num_nodes, undirected=True, deduplicate=True, self_loops="drop", threads=threads
     )  # METIS reads undirected graphs without loops
-    part = pymetis.part_graph(parts, xadj=both.indptr.numpy(), adjncy=both.indices.numpy())[1]
-    return torch.sort(torch.as_tensor(part), stable=True).indices
+    return torch.as_tensor(pymetis.part_graph(parts, xadj=both.indptr.numpy(), adjncy=both.indices.numpy())[1])
 
 
 ORDERS: Mapping[str, Callable[[Graph], Tensor]] = {
@@ -128,8 +132,8 @@ def order_by_name(graph: Graph, name: str, *, progress: Progress | None = None, 
     return ORDERS[name](graph)
 
 
-def _extra(module: str, package: str, order: str) -> ModuleType:
+def _extra(module: str, package: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise ImportError(f"the order {order!r} needs {package}: pip install {package}, or headrace[reorder]") from None
+        raise ImportError(f"{what} needs {package}: pip install {package}, or headrace[reorder]") from None

@@ -22,6 +22,8 @@ from headrace._arrays import thread_argument
 from headrace.kernels._aggregate.aggregate import Rows
 from headrace.kernels._aggregate.work import sum_type
 from headrace.kernels._attend import ops as _attend_ops
+from headrace.kernels._attend.whole import Whole
+from headrace.kernels._random import philox, words_of
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -38,6 +40,7 @@ def attend(
     dropout: float = 0.0,
     seed: int | Tensor = 0,
     reverse: Rows | None = None,
+    whole: Whole | None = None,
     threads: int | None = None,
 ) -> Tensor:
     """GAT's attention: the score of (i, j) is leaky_relu(source[j] + target[i]).  # [n, heads, c] -> [rows, heads, c]
@@ -47,16 +50,16 @@ def attend(
     `dropout` zeroes that share of the coefficients and scales up the others; which ones is a function of the seed, the entry's
     position and the head. On a GPU the seed may lie there (int64, one element): what a CUDA graph replays then draws anew. Scores
     and sums of bf16 and fp16 rows are kept in fp32. `reverse` (a graph's cached `graph.reverse()`) saves the gradient making its
-    own transpose.
+    own transpose. Rows that are part of a `whole` have the dropout that they have there.
     """
-    _check(x, indptr, indices, self_loops, dropout, seed, slope)
+    _check(x, indptr, indices, self_loops, dropout, seed, slope, whole)
     rows, heads = indptr.shape[0] - 1, x.shape[1]
     _check_shape("source", source, (x.shape[0], heads), "[rows of x, heads]")
     _check_shape("target", target, (rows, heads), "[rows of indptr, heads]")
     wide = sum_type(x.dtype)
     tensors = [tensor.contiguous() for tensor in (x, indptr, indices, source.to(wide), target.to(wide))]
     how = slope, self_loops, dropout, seed, thread_argument(threads)
-    return _attend_ops.attend(*tensors, *_transposed(reverse, indices), *how)[0]
+    return _attend_ops.attend(*tensors, *_transposed(reverse, indices), *_place(whole, dropout), *how)[0]
 
 
 def attend_pairs(
@@ -71,6 +74,7 @@ def attend_pairs(
     dropout: float = 0.0,
     seed: int | Tensor = 0,
     reverse: Rows | None = None,
+    whole: Whole | None = None,
     threads: int | None = None,
 ) -> Tensor:
     """GATv2's attention: the score of (i, j) is <attention, leaky_relu(x[j] + target[i])>.  # [n, heads, c] -> [rows, heads, c]
@@ -78,14 +82,14 @@ def attend_pairs(
     Brody et al., "How attentive are graph attention networks?", ICLR 2022. `target` is [rows, heads, c], read in the type of
     `x`, and `attention` [heads, c]. All else is as in `attend`.
     """
-    _check(x, indptr, indices, self_loops, dropout, seed, slope)
+    _check(x, indptr, indices, self_loops, dropout, seed, slope, whole)
     rows, heads, channels = indptr.shape[0] - 1, x.shape[1], x.shape[2]
     _check_shape("target", target, (rows, heads, channels), "[rows of indptr, heads, channels]")
     _check_shape("attention", attention, (heads, channels), "[heads, channels]")
     parts = target.to(x.dtype), attention.to(sum_type(x.dtype))
     tensors = [tensor.contiguous() for tensor in (x, indptr, indices, *parts)]
     how = slope, self_loops, dropout, seed, thread_argument(threads)
-    return _attend_ops.attend_pairs(*tensors, *_transposed(reverse, indices), *how)[0]
+    return _attend_ops.attend_pairs(*tensors, *_transposed(reverse, indices), *_place(whole, dropout), *how)[0]
 
 
 def attend_reference(
@@ -99,9 +103,10 @@ def attend_reference(
     self_loops: bool = False,
     dropout: float = 0.0,
     seed: int = 0,
+    whole: Whole | None = None,
 ) -> Tensor:
     """The same as `attend` in plain torch, messages and all."""
-    rows, columns, position = _entries(indptr, indices, self_loops)
+    rows, columns, position = _entries(indptr, indices, self_loops, whole)
     wide = sum_type(x.dtype)
     scores = F.leaky_relu(source.to(wide)[columns] + target.to(wide)[rows], slope)
     return _weigh(x, scores, rows, columns, len(indptr) - 1, _factors(position, x.shape[1], dropout, seed))
@@ -118,32 +123,38 @@ def attend_pairs_reference(
     self_loops: bool = False,
     dropout: float = 0.0,
     seed: int = 0,
+    whole: Whole | None = None,
 ) -> Tensor:
     """The same as `attend_pairs` in plain torch, messages and all."""
-    rows, columns, position = _entries(indptr, indices, self_loops)
+    rows, columns, position = _entries(indptr, indices, self_loops, whole)
     wide = sum_type(x.dtype)
     pairs = F.leaky_relu(x.to(wide)[columns] + target.to(x.dtype).to(wide)[rows], slope)
     scores = (attention.to(wide) * pairs).sum(-1)
     return _weigh(x, scores, rows, columns, len(indptr) - 1, _factors(position, x.shape[1], dropout, seed))
 
 
-def _entries(indptr: Tensor, indices: Tensor, self_loops: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, column and position of every entry. A row's own entry has the position behind all others plus the row."""
+def _entries(indptr: Tensor, indices: Tensor, self_loops: bool, whole: Whole | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, column and position (in the whole) of every entry. A row's own entry has the position behind all others plus the row."""
     every = torch.arange(len(indptr) - 1, device=indptr.device)
     rows, columns = torch.repeat_interleave(every, indptr.diff()), indices.long()
     position = torch.arange(len(indices), device=indptr.device)
+    own = len(indices) + every
+    if whole is not None:
+        whole.check_shape(len(every))
+        position, own = position + whole.shift(indptr)[rows], whole.entries + whole.rows
     if self_loops:
         others = columns != rows
         rows, columns = torch.cat([rows[others], every]), torch.cat([columns[others], every])
-        position = torch.cat([position[others], len(indices) + every])
+        position = torch.cat([position[others], own])
     return rows, columns, position
 
 
 def _factors(position: Tensor, heads: int, dropout: float, seed: int) -> Tensor:
     """What dropout multiplies each coefficient by.  # [entries] -> [entries, heads]"""
-    mask = torch.empty(int(position.max()) + 1 if len(position) else 0, heads, dtype=torch.bool)
-    _native.attend_mask(mask, dropout, seed, threads=1)
-    return mask.to(position.device)[position].double() / (1 - dropout)
+    key = _native.stream_key(seed, 0, 0, _native.Purpose.attend)
+    blocks = torch.arange(-(-heads // 4), device=position.device)
+    words = philox(key, blocks, *words_of(position.unsqueeze(1))).flatten(1)[:, :heads]
+    return (words >= int(dropout * 2**32)).double() / (1 - dropout)
 
 
 def _weigh(x: Tensor, scores: Tensor, rows: Tensor, columns: Tensor, num_rows: int, factors: Tensor) -> Tensor:
@@ -157,7 +168,16 @@ def _weigh(x: Tensor, scores: Tensor, rows: Tensor, columns: Tensor, num_rows: i
     return scores.new_zeros(num_rows, *x.shape[1:]).index_add(0, rows, messages).to(x.dtype)
 
 
-def _check(x: Tensor, indptr: Tensor, indices: Tensor, self_loops: bool, dropout: float, seed: int | Tensor, slope: float) -> None:
+def _check(
+    x: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    self_loops: bool,
+    dropout: float,
+    seed: int | Tensor,
+    slope: float,
+    whole: Whole | None,
+) -> None:
     if x.dim() != 3 or x.shape[1] == 0 or x.shape[2] == 0:
         raise ValueError(f"x must be [n, heads, channels] with at least one head and channel, not of shape {tuple(x.shape)}")
     if x.dtype not in _FLOATS:
@@ -181,6 +201,8 @@ def _check(x: Tensor, indptr: Tensor, indices: Tensor, self_loops: bool, dropout
         raise ValueError(f"seed must be from 0 to 2**63 - 1, not {seed}")
     if not math.isfinite(slope):
         raise ValueError(f"slope must be a finite number, not {slope}")
+    if whole is not None:
+        whole.check_shape(indptr.shape[0] - 1)
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], meaning: str) -> None:
@@ -188,6 +210,11 @@ def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...], meaning: str
         raise ValueError(f"{name} must be {meaning}, here {shape}, not of shape {tuple(tensor.shape)}")
     if not tensor.dtype.is_floating_point:
         raise ValueError(f"{name} must hold floating-point numbers, not {tensor.dtype}")
+
+
+def _place(whole: Whole | None, dropout: float) -> tuple[Tensor | None, Tensor | None, int]:
+    """The whole as an op takes it: without dropout nothing depends on it."""
+    return (None, None, 0) if whole is None or dropout == 0 else (whole.rows.contiguous(), whole.begins.contiguous(), whole.entries)
 
 
 def _transposed(reverse: Rows | None, indices: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

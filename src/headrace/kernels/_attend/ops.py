@@ -18,11 +18,13 @@ from headrace.kernels._aggregate.ops import what_is_wrong
 from headrace.kernels._aggregate.work import sum_type
 from headrace.kernels._attend import gpu as _attend_gpu
 from headrace.kernels._attend.scores import Scores
+from headrace.kernels._attend.whole import Whole
 from headrace.kernels._direct import direct
 
 _INPUTS = (
     "Tensor x, Tensor indptr, Tensor indices, Tensor fourth, Tensor fifth, Tensor? t_indptr, Tensor? t_indices, "
-    "Tensor? t_permutation, float slope, bool self_loops, float dropout, int seed, int threads"
+    "Tensor? t_permutation, Tensor? whole_rows, Tensor? whole_begins, int whole_entries, float slope, bool self_loops, "
+    "float dropout, int seed, int threads"
 )
 _FORWARD = f"({_INPUTS}) -> (Tensor, Tensor)"
 _BACKWARD = (
@@ -34,22 +36,24 @@ Runs = tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, T
 def _runs(fourth_name: str, fifth_name: str) -> Runs:
     """What an op calls, forwards and backwards, whose `fourth` and `fifth` are these fields of `Scores`."""
 
-    def scored(fourth: Tensor, fifth: Tensor, numbers: tuple[Any, ...]) -> Scores:
-        parts: dict[str, Any] = {fourth_name: fourth.detach(), fifth_name: fifth.detach()}
-        return Scores(**parts, **dict(zip(("slope", "self_loops", "dropout", "seed"), numbers, strict=True)))
+    def scored(inputs: tuple[Any, ...]) -> Scores:
+        parts: dict[str, Any] = {fourth_name: inputs[3].detach(), fifth_name: inputs[4].detach()}
+        numbers = dict(zip(("slope", "self_loops", "dropout", "seed"), inputs[11:15], strict=True))
+        return Scores(**parts, **numbers, **_placed(inputs[1], *inputs[8:11]))
 
-    def run(x: Tensor, indptr: Tensor, indices: Tensor, fourth: Tensor, fifth: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    def run(*inputs: Any) -> tuple[Tensor, Tensor]:
         """The output, and per row and head the largest score and 1 / the sum of exp(score - largest).
 
         Two numbers and not their log-sum-exp: fp32 would lose the digits of small differences between large scores.
         """
-        return _forward(x, indptr, indices, scored(fourth, fifth, inputs[3:-1]), inputs[-1])
+        x, indptr, indices = inputs[:3]
+        return _forward(x, indptr, indices, scored(inputs), inputs[-1])
 
     def run_backward(grad: Tensor, out: Tensor, peak: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of x, fourth and fifth. One that is not needed is an empty tensor: an op returns tensors."""
         x, indptr, indices, fourth, fifth = inputs[:5]
-        transpose, numbers, threads, needs = inputs[5:8], inputs[8:-4], inputs[-4], inputs[-3:]
-        scores = scored(fourth, fifth, numbers)
+        transpose, threads, needs = inputs[5:8], inputs[-4], inputs[-3:]
+        scores = scored(inputs)
         grads = _like(x, needs[0]), _like(fourth, needs[1]), _like(fifth, needs[2])
         wanted: dict[str, Any] = dict.fromkeys(("grad_x", "grad_source", "grad_target", "grad_attention"))
         for name, gradient, needed in zip(("x", fourth_name, fifth_name), grads, needs, strict=True):
@@ -72,7 +76,18 @@ def _runs(fourth_name: str, fifth_name: str) -> Runs:
 def _options(scores: Scores) -> dict[str, Any]:
     """Scores as native kernels take them."""
     numbers = {"slope": scores.slope, "self_loops": scores.self_loops, "dropout": scores.dropout, "seed": scores.seed}
-    return {**scores.tensors, **numbers}
+    place = {"shift": scores.shift, "whole_rows": scores.whole_rows, "whole_entries": scores.whole_entries}
+    return {**scores.tensors, **numbers, **place}
+
+
+def _placed(indptr: Tensor, rows: Tensor | None, begins: Tensor | None, entries: int) -> dict[str, Any]:
+    """What `Scores` say of rows that are part of a whole."""
+    if rows is None or begins is None:
+        return {}
+    for name, tensor in {"whole.rows": rows, "whole.begins": begins}.items():
+        if tensor.device != indptr.device:
+            raise ValueError(f"{name} is on {tensor.device}, indptr is on {indptr.device}: move them to one device")
+    return {"shift": Whole(rows, begins, entries).shift(indptr), "whole_rows": rows, "whole_entries": entries}
 
 
 def _like(tensor: Tensor, needed: bool) -> Tensor:
@@ -113,8 +128,8 @@ def _fake_backward(grad, out, peak, x, indptr, indices, fourth, fifth, *others):
 def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
     out, peak = output
     ctx.mark_non_differentiable(peak)
-    ctx.save_for_backward(out, peak, *inputs[:8])
-    ctx.options = inputs[8:]
+    ctx.save_for_backward(out, peak, *inputs[:10])
+    ctx.options = inputs[10:]
 
 
 def _gradient(backward: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callable[..., tuple[Tensor | None, ...]]:
@@ -123,7 +138,7 @@ def _gradient(backward: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callabl
         needed = [ctx.needs_input_grad[i] for i in (0, 3, 4)]
         gradients = backward(grad.detach().contiguous(), *saved, *ctx.options, *needed)
         grad_x, fourth, fifth = (g if need else None for g, need in zip(gradients, needed, strict=True))
-        return (grad_x, None, None, fourth, fifth, *[None] * 8)
+        return (grad_x, None, None, fourth, fifth, *[None] * 11)
 
     return of
 

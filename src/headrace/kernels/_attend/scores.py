@@ -18,6 +18,9 @@ class Scores:
     self_loops: bool = False
     dropout: float = 0.0
     seed: int | Tensor = 0
+    shift: Tensor | None = None  # [rows], of rows that are part of a whole: from an entry's position to that in the whole
+    whole_rows: Tensor | None = None  # [rows]: which row of the whole each one is
+    whole_entries: int = 0
 
     @property
     def pairs(self) -> bool:

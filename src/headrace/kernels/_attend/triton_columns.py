@@ -25,7 +25,7 @@ from headrace.kernels._attend.triton_entries import (
 
 @triton.jit(
     do_not_specialize=["rows", "own_rows", "slots", "count", "key", "dropped", "seed_on_device"],
-    do_not_specialize_on_alignment=["indptr", "indices", "permutation", "begins", "seed"],
+    do_not_specialize_on_alignment=["indptr", "indices", "permutation", "begins", "seed", "shift", "whole_rows"],
 )  # type: ignore[untyped-decorator]
 def columns_kernel(  # type: ignore[no-untyped-def]
     grad,
@@ -49,6 +49,9 @@ def columns_kernel(  # type: ignore[no-untyped-def]
     seed,
     seed_on_device,
     dropped,
+    shift,
+    whole_rows,
+    placed: tl.constexpr,
     kept: tl.constexpr,
     drops: tl.constexpr,
     slope: tl.constexpr,
@@ -107,7 +110,7 @@ def columns_kernel(  # type: ignore[no-untyped-def]
             share = tl.where(named, tl.exp(score - largest) * scale, 0.0)
             weight = share
             if drops:
-                position = positions(permutation, entry, valid, end, node, count, True)
+                position = positions(permutation, entry, row, valid, end, node, own_rows, count, shift, whole_rows, placed, True)
                 keep = factors(key, position, first_head, dropped, kept, head_block, wide)
                 weight = share * keep
             if need_x:

@@ -122,12 +122,23 @@ def factors(key, position, first_head, dropped, kept: tl.constexpr, width: tl.co
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def positions(permutation, entry, valid, end, row, count, reverse: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where entries stand in the rows: dropout is a function of it. A row's own entry stands behind all others."""
+def positions(  # type: ignore[no-untyped-def]
+    permutation, entry, column, valid, end, row, own_rows, count, shift, whole_rows, placed: tl.constexpr, reverse: tl.constexpr
+):
+    """Where entries stand in the rows, or where they are `placed` in a whole: dropout is a function of it. A row's own entry
+    stands behind all others. With `reverse` the rows at hand are those of a transpose, whose columns are the rows."""
+    named = valid & (entry < end)
     position = entry
     if reverse:
-        position = tl.load(permutation + entry, mask=valid & (entry < end), other=0).to(tl.int64)
-    return tl.where(entry == end, count + row, position)
+        position = tl.load(permutation + entry, mask=named, other=0).to(tl.int64)
+    own = row
+    if placed:
+        if reverse:
+            position += tl.load(shift + column, mask=named, other=0)
+        else:
+            position += tl.load(shift + row)
+        own = tl.load(whole_rows + row, mask=row < own_rows, other=0)
+    return tl.where(entry == end, count + own, position)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -213,7 +224,10 @@ def run(
             rows=rows,
             own_rows=own_rows,
             slots=slots,
-            count=len(indices),
+            count=len(indices) if scores.shift is None else scores.whole_entries,
+            shift=indptr if scores.shift is None else scores.shift,
+            whole_rows=indptr if scores.whole_rows is None else scores.whole_rows,
+            placed=scores.shift is not None,
             **_draws(scores, indptr),
             slope=scores.slope,
             pairs=scores.pairs,

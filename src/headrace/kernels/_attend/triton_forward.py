@@ -29,7 +29,7 @@ from headrace.kernels._attend.triton_entries import (
 
 @triton.jit(
     do_not_specialize=["rows", "own_rows", "slots", "count", "key", "dropped", "seed_on_device"],
-    do_not_specialize_on_alignment=["indptr", "indices", "begins", "seed"],
+    do_not_specialize_on_alignment=["indptr", "indices", "begins", "seed", "shift", "whole_rows"],
 )  # type: ignore[untyped-decorator]
 def attend_kernel(  # type: ignore[no-untyped-def]
     x,
@@ -50,6 +50,9 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     seed,
     seed_on_device,
     dropped,
+    shift,
+    whole_rows,
+    placed: tl.constexpr,
     kept: tl.constexpr,
     drops: tl.constexpr,
     slope: tl.constexpr,
@@ -107,7 +110,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
             total = total * shrink + power
         most = after
         if drops and not combine:
-            position = positions(indices, entry, valid, end, row, count, False)
+            position = positions(indices, entry, column, valid, end, row, own_rows, count, shift, whole_rows, placed, False)
             power *= factors(key, position, first_head, dropped, kept, head_block, wide)
         sums = sums * shrink[:, :, None] + power[:, :, None] * far
 

@@ -34,7 +34,7 @@ FACTS = 4  # of a row and head: the largest score, 1 / the sum, D, and GAT's tar
 
 @triton.jit(
     do_not_specialize=["rows", "own_rows", "slots", "count", "key", "dropped", "seed_on_device"],
-    do_not_specialize_on_alignment=["indptr", "indices", "begins", "seed"],
+    do_not_specialize_on_alignment=["indptr", "indices", "begins", "seed", "shift", "whole_rows"],
 )  # type: ignore[untyped-decorator]
 def rows_kernel(  # type: ignore[no-untyped-def]
     grad,
@@ -58,6 +58,9 @@ def rows_kernel(  # type: ignore[no-untyped-def]
     seed,
     seed_on_device,
     dropped,
+    shift,
+    whole_rows,
+    placed: tl.constexpr,
     kept: tl.constexpr,
     drops: tl.constexpr,
     slope: tl.constexpr,
@@ -128,7 +131,7 @@ def rows_kernel(  # type: ignore[no-untyped-def]
             share = tl.where(named, tl.exp(score - largest[None, :]) * scale[None, :], 0.0)
             dot = tl.sum(far * out_grad[None, :, :], axis=2) * share
             if drops:
-                position = positions(indices, entry, valid, end, row, count, False)
+                position = positions(indices, entry, column, valid, end, row, own_rows, count, shift, whole_rows, placed, False)
                 dot *= factors(key, position, first_head, dropped, kept, head_block, wide)
             dots += dot
             if pairs:

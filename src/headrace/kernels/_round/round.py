@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headrace import _native
 from headrace.kernels._on_gpu import on_gpu
+from headrace.kernels._random import philox, words_of
 
 _WORD = 0xFFFFFFFF
 
@@ -40,16 +41,7 @@ def _key(seed: int, call: int) -> int:
 
 def _draws(ids: Tensor, width: int, *, seed: int, call: int) -> Tensor:
     """16 random bits for every element of the rows `ids`.  # [k] -> [k, width] int64"""
-    key = _key(seed, call)
     blocks = torch.arange(-(-width // 8), device=ids.device)
-    node = ids.long().unsqueeze(1)
-    c0, c1, c2, c3 = blocks.expand(len(ids), -1), node & _WORD, (node >> 32) & _WORD, torch.zeros_like(node)
-    k0, k1 = key & _WORD, key >> 32
-    for _ in range(10):  # products wrap around at 64 bits, of which both halves are used
-        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1 = ((b >> 32) & _WORD) ^ c1 ^ k0, b & _WORD
-        c2, c3 = ((a >> 32) & _WORD) ^ c3 ^ k1, a & _WORD
-        k0, k1 = (k0 + 0x9E3779B9) & _WORD, (k1 + 0xBB67AE85) & _WORD
-    words = torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), dim=2)  # [k, blocks, 4]
+    words = philox(_key(seed, call), blocks, *words_of(ids.long().unsqueeze(1)))  # [k, blocks, 4]
     halves = torch.stack((words & 0xFFFF, words >> 16), dim=3)
     return halves.flatten(1)[:, :width]

@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace._arrays import as_ids_near, as_tensor, check_apart, check_ids
 from headrace._device import device_of
 from headrace.kernels import gather
-from headrace.ranks.exchange import Transfer
+from headrace.ranks.exchange import Exchange, Transfer
 from headrace.ranks.ranks import Ranks
 from headrace.ranks.turns import Pending, Turns
 from headrace.store.array import ArrayStore
@@ -208,6 +208,11 @@ class Remote(BaseStore):
         return RemoteUse(
             sum(hits), *hits, added=self._added, waited=self._turns.waited, peak=self._turns.peak, **self._exchange.use()
         )
+
+    @property
+    def exchange(self) -> Exchange:
+        """What ids and rows travel through."""
+        return self._exchange
 
     def close(self) -> None:
         """End the thread and the process groups; every rank, after the last exchange."""

@@ -11,17 +11,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from headrace.graph import Dataset, Graph
+from headrace.cluster import Part
+from headrace.graph import Dataset
 from headrace.graph.convert import as_dataset
-from headrace.graph.fingerprint import fingerprint
+from headrace.graph.fingerprint import fingerprints
 from headrace.nn import GNN
-from headrace.store import Remote, hash_owners, once_per_machine
 from headrace.train.fit import FREE, Setup, describe, fit
 from headrace.train.measure import Spread, spreads
 from headrace.train.nodes.checks import check_model_size, check_node_data, check_own_rows
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
+from headrace.train.nodes.over_parts import SplitData
 from headrace.train.nodes.own_rows import OwnRows
+from headrace.train.nodes.parallel import over_ranks
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.splits import num_splits, over_splits, split_numbers, with_split
 from headrace.train.nodes.storage.stored import StoredData, stored_data
@@ -31,6 +33,7 @@ from headrace.train.run import Run
 from headrace.train.watching.watch import Watcher
 
 Model = nn.Module | Callable[[], nn.Module] | None
+Stored = StoredData | SplitData  # where features are not whole in memory
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class NodeResult:
 
 
 def node(
-    data: Dataset,
+    data: Dataset | Part,
     options: NodeOptions | None = None,
     *,
     model: Model = None,
@@ -75,7 +78,8 @@ def node(
 ) -> NodeResult:
     """Train a model to classify the nodes of `data`, with the splits `train`, `val` and `test`.
 
-    data: a `Dataset`, or a graph of PyG, NetworkX, SciPy or DGL that has labels and splits (`Dataset.from_pyg` and the like).
+    data: a `Dataset`, or a graph of PyG, NetworkX, SciPy or DGL that has labels and splits (`Dataset.from_pyg` and the like); or
+        this rank's `cluster.Part`.
     model: a module whose `forward` takes a batch and gives a row per seed; or a function that makes one (each repeat makes its
         own); or None for the `headrace.nn.GNN` that the options describe. A module with `layers` is validated exactly (`infer`).
     out: the run's directory: options, metrics, a timeline, checkpoints. Without it nothing is written.
@@ -92,17 +96,19 @@ def node(
     >>> result.test_accuracy > 0.7
     True
     """
-    data = as_dataset(data)
     options = NodeOptions() if options is None else options
     if not isinstance(options, NodeOptions):
         raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
+    part = SplitData.of(data, options) if isinstance(data, Part) else None
+    data = as_dataset(data) if part is None else part.data
     numbers = split_numbers(data, options)
     options = over_splits(options, len(numbers))
     if isinstance(model, nn.Module) and options.repeats > 1:
         raise ValueError("repeats need a model each: pass a function that makes one")
     for number in reversed(numbers):
         first = number == numbers[0]
-        check_node_data(with_split(data, number), rows=first and options.storage == "memory", own_rows=model is None)
+        rows = first and options.storage == "memory" and part is None
+        check_node_data(with_split(data, number), rows=rows, own_rows=model is None)
     data = with_split(data, numbers[0])
     if data.x is None:
         check_own_rows(options)
@@ -111,15 +117,15 @@ def node(
     if model is None:
         check_model_size(data, options)
     options = options.suited(len(data.splits["train"]))
-    known = None if out is None else _fingerprint(data)
+    known = fingerprints(data) if part is None else part.part.fingerprint
     scaling = None if data.x is None else Scaling.of(options.features, data.x)
     path = None if out is None else Path(out)
-    stored = stored_data(data, options, scaling, path) if options.storage != "memory" else None
+    stored = stored_data(data, options, scaling, path) if options.storage != "memory" else part
     data = scaled(data, scaling) if stored is None else stored.data
     ends, recipe = fit(
         partial(_recipe_of_split, data, model, stored, scaling, numbers, options.seed),
         options,
-        header=_header(data, spec, scaling, known),
+        header=_header(data, spec, scaling, known, data.num_edges if part is None else part.part.num_edges),
         out=out,
         resume=resume,
         watcher=watcher,
@@ -137,7 +143,7 @@ def node(
 
 
 def _recipe_of_split(
-    data: Dataset, model: Model, stored: StoredData | None, scaling: Scaling | None, numbers: list[int], seed: int, setup: Setup
+    data: Dataset, model: Model, stored: Stored | None, scaling: Scaling | None, numbers: list[int], seed: int, setup: Setup
 ) -> NodeRecipe:
     """The recipe of a repeat, each on the next of several splits."""
     number = numbers[(setup.options.seed - seed) % len(numbers)]
@@ -148,7 +154,7 @@ def _recipe_of_split(
     return _recipe(data, model, stored, scaling, setup)
 
 
-def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Scaling | None, setup: Setup) -> NodeRecipe:
+def _recipe(data: Dataset, model: Model, stored: Stored | None, scaling: Scaling | None, setup: Setup) -> NodeRecipe:
     if scaling is not None:
         setup.watcher.note(f"{scaling} (features {scaling.kind})")
     if data.x is None:
@@ -157,58 +163,28 @@ def _recipe(data: Dataset, model: Model, stored: StoredData | None, scaling: Sca
         built = model
     else:
         built = model() if model is not None else make_model(data, setup.options)
-    recipe = _over_memory(data, built, setup) if stored is None else stored.recipe(built, setup)
+    recipe = over_ranks(data, built, setup) if stored is None else stored.recipe(built, setup)
     if recipe.captured is not None and setup.options.capture == "auto":
         setup.watcher.note("steps are recorded once and replayed as one launch (capture auto)")
     return recipe
 
 
-def _over_memory(data: Dataset, model: nn.Module, setup: Setup) -> NodeRecipe:
-    remote: Remote | None = None
-    if setup.ranks.size > 1:
-        if setup.options.share == "ranks" and data.x is not None:
-            owners = hash_owners(data.num_nodes, setup.ranks.size)
-            remote = Remote(data.x, owners, device=setup.options.device)
-            setup.opened.callback(remote.close)
-        data = _once_per_machine(data, setup)
-    recipe = NodeRecipe(data, model, setup.options, setup.trace, remote=remote, **setup.shared)
-    if setup.ranks.size > 1:
-        setup.watcher.note(f"{setup.ranks.size} ranks, {setup.accumulate} batches per step; features: {recipe.placed}")
-    return recipe
-
-
-def _once_per_machine(data: Dataset, setup: Setup) -> Dataset:
-    """The dataset with its graph and features in memory that the ranks of a machine share."""
-    graph = data.graph
-    tensors = {"indptr": graph.indptr, "indices": graph.indices} | ({} if data.x is None else {"x": data.x})
-    held = once_per_machine(tensors, setup.ranks, setup.opened)
-    values = {"weight": graph.weight, "time": graph.time, "edge_id": graph.edge_id, "permutation": graph.permutation}
-    return replace(data, x=held.get("x"), graph=Graph(held["indptr"], held["indices"], **values))
-
-
 def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     """What may differ when a run goes on. Features in memory and on disk give the same batches; resident ones do not."""
     alike = {begun.get("storage", "memory"), storage} <= {"memory", "disk"}
-    return FREE | {"staleness", "mode", "device_cache", "hot", "share"} | ({"storage", "memory"} if alike else set())
+    places = {"staleness", "mode", "device_cache", "hot", "share", "parallel", "slices", "replicate"}
+    return FREE | places | ({"storage", "memory"} if alike else set())
 
 
 def _header(
-    data: Dataset, spec: str | None, scaling: Scaling | None, known: dict[str, str] | None
+    data: Dataset, spec: str | None, scaling: Scaling | None, known: dict[str, str] | None, edges: int
 ) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
     def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
         assert isinstance(options, NodeOptions)
         about = header_of(data, options, spec, None if recipe is None else recipe.model, scaling)
-        return about | {"dataset": about["dataset"] | {"fingerprint": known}}
+        return about | {"dataset": about["dataset"] | {"fingerprint": known, "edges": edges}}
 
     return header
-
-
-def _fingerprint(data: Dataset) -> dict[str, str]:
-    """What tells the data of a run from others."""
-    graph = data.graph
-    arrays = {"degrees": graph.indptr, "edges": graph.indices, "edge weights": graph.weight, "features": data.x, "labels": data.y}
-    arrays |= {f"{name} nodes": data.splits.get(name) for name in ("train", "val", "test")}
-    return {name: fingerprint(array) for name, array in arrays.items() if array is not None}
 
 
 def header_of(

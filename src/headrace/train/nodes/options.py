@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace._sizes import parse_size
+from headrace.pipeline import Versions
 from headrace.train.options import RunOptions, option
 
 _STEPS, _FEWEST, _MOST = 2000, 10, 200  # batches of a run whose epochs are left open, and bounds of its epochs
@@ -57,6 +58,17 @@ class NodeOptions(RunOptions):
     share: Literal["machine", "ranks"] = option(
         "machine", "with several ranks, where features are: in memory once per machine (or mapped), or spread over all ranks"
     )
+    replicate: str = option("0%", "with share ranks, rows that every rank keeps a copy of, those asked for most: a share (20%)")
+    parallel: Literal["auto", "data", "push_pull"] = option(
+        "auto",
+        "with several ranks, how they train: batches of each with all columns (data), or with slices of columns, the first layer "
+        "together (push_pull); auto: what sends fewer bytes",
+    )
+    versions: str = option(
+        "flush", "with push_pull, the delay of the first layer's weights: flush (none), stash (three steps), double_buffer (one)"
+    )
+    wire: Literal["fp32", "bf16"] = option("fp32", "with push_pull, the type in which sums travel")
+    slices: int = option(1, "with push_pull, slices of the features that a rank holds, of as many as there are ranks")
     storage: Literal["memory", "disk", "resident"] = option(
         "memory",
         "where features are: in memory, on disk (the same result), or on disk with some partitions in memory, whose edges alone "
@@ -89,6 +101,15 @@ class NodeOptions(RunOptions):
         if self.fanout and self.layers and len(self.fanout) != self.layers:
             raise ValueError(f"fanout has {len(self.fanout)} hops for {self.layers} layers: give one per layer")
         self._check_storage()
+        self._check_parallel()
+
+    def _check_parallel(self) -> None:
+        self._check_at_least(slices=1)
+        if self.replicate_share and self.share != "ranks":
+            raise ValueError("replicate copies rows of other ranks: it needs share ranks")
+        Versions.of(self.versions)
+        if self.parallel == "data" and (self.versions != "flush" or self.wire != "fp32" or self.slices != 1):
+            raise ValueError("versions, wire and slices are of push_pull: leave them out, or use parallel push_pull")
 
     def _check_storage(self) -> None:
         if self.partitions and (self.partitions < 2 or self.storage != "resident"):
@@ -148,9 +169,9 @@ class NodeOptions(RunOptions):
         """`device_cache` as bytes, or as a share; None for as much as fits."""
         if self.device_cache == "auto":
             return None
-        share = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*%\s*", self.device_cache)
-        if share is not None and float(share[1]) <= 100:
-            return float(share[1]) / 100
+        share = _share(self.device_cache)
+        if share is not None and share <= 1:
+            return share
         if share is not None or re.fullmatch(r"\s*0?\.\d*\s*", self.device_cache):  # as bytes it would be none
             raise ValueError(f"device_cache {self.device_cache!r} is no share of the features: write 0% to 100%")
         try:
@@ -159,7 +180,21 @@ class NodeOptions(RunOptions):
             raise ValueError(f"device_cache must be auto, bytes (4GiB) or a share (20%), not {self.device_cache!r}") from None
 
     @property
+    def replicate_share(self) -> float:
+        """`replicate` as a number from 0 to 1."""
+        share = _share(self.replicate)
+        if share is None or share > 1:
+            raise ValueError(f"replicate must be a share of the nodes, as 20%, not {self.replicate!r}")
+        return share
+
+    @property
     def fanouts(self) -> tuple[int, ...]:
         """One per hop."""
         usual = (15, 10, 5)
         return self.fanout or (usual + usual[-1:] * self.depth)[: self.depth]
+
+
+def _share(text: str) -> float | None:
+    """A percentage as a number; None where it is none."""
+    share = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*%\s*", text)
+    return None if share is None else float(share[1]) / 100

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from headrace.cluster import FetchedBatches, OwnBatches, RoundBatches, rounds_of
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
 from headrace.nn import GNN, Layer
@@ -23,7 +24,6 @@ from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import with_rows_of
-from headrace.train.nodes.remote_batches import RemoteBatches
 from headrace.train.nodes.score import class_weights, count_right, loss_weight, measures_of, node_loss, per_class, score
 from headrace.train.recipe import Progress, Recipe, Step
 from headrace.train.watching.clock import Clock
@@ -62,6 +62,8 @@ class NodeRecipe(Recipe):
         if options.class_weights == "balanced":
             self.weight = class_weights(self.labels[self.train_nodes], data.num_classes).to(self.device)
         self.rows = self._placed_rows()
+        self._told: dict[str, dict[str, float]] = {}  # by phase, what was sent up to the last epoch
+        self.rounds: RoundBatches | None = None  # of the epoch, where ranks make batches together
         self.loader: NeighborLoader | None = None
         self.whole: WholeBatch | None = None
         if options.full_batch:
@@ -96,7 +98,17 @@ class NodeRecipe(Recipe):
         batches = super().batches(epoch, first)
         if self.remote is None:
             return batches
-        return RemoteBatches(batches, self.remote, self._shard(), batches=self.num_batches(epoch), first=first)
+        rounds = rounds_of(self.num_batches(epoch), first=first, accumulate=self.accumulate, ranks=self.ranks.size)
+        self.rounds = FetchedBatches(self.remote, OwnBatches(batches, self.ranks.rank), rounds, rank=self.ranks.rank)
+        return self.rounds
+
+    def end_batches(self) -> None:
+        if self.rounds is not None:
+            self.rounds.end_rounds()
+
+    def close_step(self, weight: float) -> None:
+        if self.rounds is not None:
+            self.rounds.close_step()
 
     def loss(self, batch: Batch | None, clock: Clock) -> Step:
         return self._whole_loss(clock) if batch is None else self._batch_loss(batch, clock)
@@ -164,9 +176,31 @@ class NodeRecipe(Recipe):
             use = self.loader.memory()
             memory["buffers"], memory["buffers_peak"] = use.in_use + use.idle, use.peak
             facts["cache"] = {"hits": use.hits, "misses": use.misses}
+        if self.ranks.size > 1:
+            facts["ranks"] = {"size": self.ranks.size, "parallel": "data", "phases": self._moved()}
         if isinstance(self.rows, Tiered):
             facts["tiers"] = [asdict(tier) for tier in self.rows.use().tiers]  # since the run began
         return facts
+
+    def exchanges(self) -> list[Exchange]:
+        """What this rank sends through, for gradients and for features."""
+        used = [self.exchange, None if self.remote is None else self.remote.exchange]
+        return [exchange for exchange in used if exchange is not None]
+
+    def _moved(self) -> dict[str, dict[str, float]]:
+        """Bytes that this rank sent in an epoch and seconds that it took, by phase; since the last call."""
+        now: dict[str, dict[str, float]] = {}
+        for exchange in self.exchanges():
+            for phase, traffic in exchange.traffic.items():
+                sums = now.setdefault(phase, {"sent": 0, "seconds": 0.0})
+                sums["sent"] += traffic.sent
+                sums["seconds"] += traffic.seconds
+        before, self._told = self._told, now
+        nothing: dict[str, float] = {}
+        return {
+            phase: {name: value - before.get(phase, nothing).get(name, 0) for name, value in sums.items()}
+            for phase, sums in now.items()
+        }
 
     def _scores(self, names: tuple[str, ...], progress: Progress, with_classes: str = "") -> dict[str, dict[str, Any]]:
         nodes = {name: self.data.splits[name] for name in names}
@@ -221,7 +255,7 @@ class NodeRecipe(Recipe):
             drop_last=lone,
             seed=options.seed,
             threads=options.threads,
-            staleness=options.staleness,
+            staleness=self._ahead,
             device="cpu" if on_cpu else self.device,
             mode="cpu" if on_cpu else options.mode,
             rows=self.rows if data.x is not None else None,
@@ -238,6 +272,11 @@ class NodeRecipe(Recipe):
             return "in host memory, once per machine" if self.rows is None else "all on every GPU"
         spread = {"clique": "hot ones spread over GPUs that read each other", "replicate": "hot ones copied to every GPU"}
         return f"{spread[self.rows.placement]}, the rest in host memory, once per machine"
+
+    @property
+    def _ahead(self) -> int:
+        """Batches that are sampled ahead."""
+        return self.options.staleness
 
     def _shard(self) -> Shard:
         """The batches of a training epoch that are made here."""

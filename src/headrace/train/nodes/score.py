@@ -25,10 +25,11 @@ def measures_of(labels: Tensor, classes: int) -> tuple[Measure, ...]:
 
 
 def node_loss(rows: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Cross entropy of classes, or of each label where there are several.  # [n, classes], [n] or [n, classes]"""
-    rows = rows.float()
+    """Cross entropy of classes, or of each label where there are several, in fp32 or fp64.  # [n, classes], [n] or [n, classes]"""
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    weight = None if weight is None else weight.to(rows.dtype)
     if labels.dim() == 2:
-        return F.binary_cross_entropy_with_logits(rows, labels.float(), pos_weight=weight)
+        return F.binary_cross_entropy_with_logits(rows, labels.to(rows.dtype), pos_weight=weight)
     return F.cross_entropy(rows, labels.long(), weight=weight)
 
 

@@ -31,6 +31,7 @@ def summary(run: LoggedRun) -> dict[str, Any]:
         "measures": measures(run),
         "ranks": ranks(run),
         "classes": classes(run),
+        "phases": phases(run),
         "predicted": {name: number(value) for name, value in record(record(run.about.get("plan")).get("predicted")).items()},
         "median_epoch": short(statistics.median(times)) if times else None,
         "seconds": short(_seconds(run)),
@@ -79,6 +80,17 @@ def classes(run: LoggedRun) -> list[dict[str, Any]]:
     for place, same in enumerate(zip(*tables, strict=False)):
         means = {figure: _mean(row.get(figure) for row in same) for figure in ("nodes", "precision", "recall", "f1")}
         rows.append({"name": known[place] if place < len(known) else str(place), **means})
+    return rows
+
+
+def phases(run: LoggedRun) -> list[dict[str, Any]]:
+    """What rank 0 sent to others in an epoch, and the seconds it took, by phase: the mean over all epochs."""
+    known = [moved for repeat in run.repeats for epoch in repeat.epochs if (moved := record(epoch.get("ranks")))]
+    names = dict.fromkeys(name for moved in known for name in record(moved.get("phases")))
+    rows = []
+    for name in names:
+        of_phase = [record(record(moved.get("phases")).get(name)) for moved in known]
+        rows.append({"name": name} | {figure: _mean(phase.get(figure) for phase in of_phase) for figure in ("sent", "seconds")})
     return rows
 
 

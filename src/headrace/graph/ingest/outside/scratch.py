@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace._sizes import format_size
+from headrace import _files
 from headrace.graph.ingest.problems import IngestError
 
 Array = np.ndarray[Any, Any]
@@ -76,12 +76,10 @@ def _remove_unless_locked(folder: Path) -> None:
 
 def require_disk(folder: Path, needed: int, free: int | None = None) -> None:
     """Refuse early where the disk cannot hold the temporary files and the result."""
-    free = shutil.disk_usage(folder).free if free is None else free
-    if needed > free:
-        raise IngestError(
-            f"the import needs about {format_size(needed)} of disk in {folder.parent}, and {format_size(free)} are free: "
-            "make room, or write to another disk"
-        )
+    try:
+        _files.require_disk(folder.parent, needed, "the import", free=free)
+    except ValueError as error:
+        raise IngestError(str(error)) from None
 
 
 class Spool:

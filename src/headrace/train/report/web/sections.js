@@ -51,6 +51,8 @@ const rankChart = { wide: true, draw: (width, runs) => plainTable(rankTable(runs
 
 const classChart = { wide: true, draw: (width, runs) => plainTable(classTable(runs)) };
 
+const phaseChart = { wide: true, draw: (width, runs) => plainTable(phaseTable(runs)) };
+
 const timeChart = {
   wide: true,
   key: (runs) => partKey([...new Set(runs.flatMap((run) => Object.keys(run.time)))]),
@@ -147,6 +149,11 @@ const sections = [
     id: "time", title: "Where the time of an epoch went", charts: [timeChart],
     intro: "Seconds of the training thread, mean over the epochs.",
     has: (run) => Object.keys(run.time).length > 0, absent: "no times were recorded",
+  },
+  {
+    id: "phases", title: "Between ranks", charts: [phaseChart], optional: true,
+    intro: "What rank 0 sent in an epoch and how long it stood in it, waiting for others included; means over the epochs.",
+    has: (run) => run.summary.phases.length > 0, absent: "it was trained by one rank",
   },
   {
     id: "stages", title: "Stage occupancy", charts: [...report.runs.map(stageChart), stageSeconds], table: stageTable,

@@ -53,6 +53,13 @@ function classTable(runs) {
   };
 }
 
+function phaseTable(runs) {
+  return {
+    columns: ["run", "phase", "sent", "time"],
+    rows: runs.flatMap((run) => run.summary.phases.map((row) => [run.name, row.name, bytes(row.sent), duration(row.seconds)])),
+  };
+}
+
 function rankTable(runs) {
   const hits = ["hits@1", "hits@3", "hits@10"];
   return {

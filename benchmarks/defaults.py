@@ -1,0 +1,89 @@
+"""What the commands give without options: every labelled dataset and five knowledge graphs, beside published figures.
+
+    python benchmarks/defaults.py [--only cora,umls] [--json]
+
+Reads the datasets from HEADRACE_DATA. One seed each, as a new user would run it: `headrace train node NAME`, `train link NAME`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+# Of each dataset its measure and the published figures that the default may be compared with.
+NODES: dict[str, tuple[str, dict[str, float]]] = {
+    "cora": ("accuracy", {"GCN (Kipf and Welling, 2017)": 81.5}),
+    "pubmed": ("accuracy", {"GCN (Kipf and Welling, 2017)": 79.0}),
+    "amazon_computers": ("accuracy", {"GCN (Shchur et al., 2018)": 82.6, "GraphSAGE": 82.4}),
+    "coauthor_cs": ("accuracy", {"GCN (Shchur et al., 2018)": 91.1, "GraphSAGE": 91.3}),
+    "coauthor_physics": ("accuracy", {"GCN (Shchur et al., 2018)": 92.8, "GraphSAGE": 93.0}),
+    "blogcatalog_attr": ("accuracy", {"GCN (Wang et al., 2020)": 69.8}),
+    "citation_dblp": ("accuracy", {"GCN, 10 % for training (Zhu et al., 2020)": 82.7}),
+    "squirrel_filtered": ("accuracy", {"GCN (Platonov et al., 2023)": 39.47, "SAGE": 36.09}),
+    "actor": ("accuracy", {"GCN (Yan et al., 2022)": 27.3, "GraphSAGE": 34.2}),
+    "tolokers": ("auc", {"GCN (Platonov et al., 2023)": 83.64, "SAGE": 82.43}),
+    "minesweeper": ("auc", {"GCN (Platonov et al., 2023)": 89.75, "SAGE": 93.51}),
+}
+LINKS: dict[str, dict[str, float]] = {
+    "fb15k237": {"ComplEx (Ruffinelli et al., 2020)": 0.348},
+    "codex_m": {"ComplEx (Safavi and Koutra, 2020)": 0.337},
+    "umls": {"ConvE (Dettmers et al., 2018)": 0.94},
+    "kinships": {"ConvE (Dettmers et al., 2018)": 0.83},
+    "nations": {"ConvE (Dettmers et al., 2018)": 0.82},
+}
+
+
+def ran(task: str, name: str) -> tuple[dict[str, Any], float]:
+    """The result of a run without options, and its seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "headrace", "train", task, name, "--out", str(Path(folder) / "run"), "--json"]
+        begin = time.perf_counter()
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+        return json.loads(done.stdout.strip().splitlines()[-1]), time.perf_counter() - begin
+
+
+def row(task: str, name: str) -> dict[str, Any]:
+    """One row of the table."""
+    result, seconds = ran(task, name)
+    measure, published = NODES[name] if task == "node" else ("mrr", LINKS[name])
+    value = result[f"test_{measure}"]
+    ours = float(value["mean"] if isinstance(value, dict) else value) * (100 if task == "node" else 1)
+    return {
+        "bench": "defaults",
+        "case": f"train {task} {name}",
+        "metric": f"test {measure}",
+        "unit": "%" if task == "node" else "",
+        "ours": ours,
+        "peers": published,
+        "limit": None,
+        "seconds": seconds,
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join([*NODES, *LINKS]))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.only.split(","):
+        rows.append(row("node" if name in NODES else "link", name))
+        last = rows[-1]
+        if not arguments.json:
+            peers = ", ".join(f"{peer} {value:g}" for peer, value in last["peers"].items())
+            print(f"| {name} | {last['metric']} | {last['ours']:.4g} | {peers} | {last['seconds']:.0f} |", flush=True)
+    if arguments.json:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
