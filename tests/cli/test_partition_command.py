@@ -91,12 +91,15 @@ def test_a_place_that_is_taken_is_refused(saved, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     assert "holds other files and is not a partition" in refused(saved, tmp_path / "mine", "--parts", 2)
-    for command in (["info"], ["train", "node"], ["reorder"]):
+    for command in (["info"], ["train", "link"], ["reorder"]):
         result = runner.invoke(
             app, [*command, str(tmp_path / "parts"), *([str(tmp_path / "out")] if command == ["reorder"] else [])]
         )
         assert result.exit_code == 2
         assert "parts is a partition, not a dataset: one rank for each of its parts trains, torchrun" in result.output
+    result = runner.invoke(app, ["train", "node", str(tmp_path / "parts")])
+    assert result.exit_code == 2
+    assert "cut into 2 parts, and there are 1 ranks: start 2 of them (torchrun --nproc-per-node 2)" in result.output
 
 
 def test_a_disk_that_is_too_small_is_told_before_the_work(saved, tmp_path, monkeypatch):
