@@ -286,17 +286,17 @@ def test_every_instruction_set_gives_the_same_bits():
 @pytest.mark.parametrize("dropped", [1000, 2**16])
 @pytest.mark.parametrize("relu", [False, True])
 def test_opcheck_of_the_op(shape, dropped, relu):
-    torch.library.opcheck(_dropout, (torch.randn(shape, requires_grad=True), dropped, relu, 5, None, 0, 0, 1))
+    torch.library.opcheck(_dropout, (torch.randn(shape, requires_grad=True), dropped, relu, 5, 1, None, 0, 0))
     torch.library.opcheck(
-        _dropout, (torch.randn(shape).T if len(shape) == 2 else torch.randn(140)[::2], dropped, relu, 5, None, 0, 0, 1)
+        _dropout, (torch.randn(shape).T if len(shape) == 2 else torch.randn(140)[::2], dropped, relu, 5, 1, None, 0, 0)
     )
 
 
 @pytest.mark.parametrize("dropped", [1000, 2**16])
 def test_opcheck_of_its_gradient(dropped):
     for gate in (None, torch.randn(5, 7), torch.randn(7, 5).T):
-        torch.library.opcheck(_dropout_backward, (torch.randn(5, 7), gate, dropped, 5, None, 0, 0, 1))
-        torch.library.opcheck(_dropout_backward, (torch.randn(7, 5).T, gate, dropped, 5, None, 0, 0, 1))
+        torch.library.opcheck(_dropout_backward, (torch.randn(5, 7), gate, dropped, 5, 1, None, 0, 0))
+        torch.library.opcheck(_dropout_backward, (torch.randn(7, 5).T, gate, dropped, 5, 1, None, 0, 0))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
