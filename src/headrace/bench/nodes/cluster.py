@@ -57,12 +57,12 @@ def on_cpu(setting: ClusterSetting) -> list[Row]:
 
 
 def _rows(case: str, measured: Measured, formulas: dict[str, float]) -> list[Row]:
-    rows = [Row(case, "sent by a rank in a large all_to_all", "bytes/s", measured.rate)]
+    rows = [Row(case, "sent by a rank in one large all_to_all", "bytes/s", measured.rate, {}, measured.link_rate)]
     peer = measured.systems.get(PEER)
     for name, formula_bytes in formulas.items():
         ours = measured.systems[name]
         steps, sent = ({}, {}) if peer is None else ({PEER: peer.step}, {PEER: peer.sent})
-        rows.append(Row(f"{case}: {name}", "a step", "s", ours.step, steps, ours.sent / measured.rate))
+        rows.append(Row(f"{case}: {name}", "a step", "s", ours.step, steps, ours.sent / measured.link_rate))
         rows.append(Row(f"{case}: {name}", "sent by a rank in a step", "bytes", ours.sent, sent | {"formula": formula_bytes}))
     return rows
 

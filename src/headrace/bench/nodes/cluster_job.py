@@ -32,7 +32,7 @@ OURS: dict[str, dict[str, Any]] = {
     "push_pull, stash": {"parallel": "push_pull", "versions": "stash"},
 }
 PEER = "torch DDP, rows fetched"
-_PROBE = 8 << 20  # bytes to each other rank
+_PROBE, _AT_ONCE = 1 << 20, 8  # bytes to each other rank, and how many such exchanges keep a link busy
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Figures:
 class Measured:
     """What came of a job."""
 
-    rate: float  # bytes per second that a rank sends in a large all_to_all
+    rate: float  # bytes per second that a rank sends in one large all_to_all, whose slowest pair all wait for
+    link_rate: float  # the same of several at a time: as much as the link takes
     systems: dict[str, Figures]
 
 
@@ -87,7 +88,7 @@ class ClusterJob:
         (self.folder / "job.json").write_text(json.dumps(plain))
         run_ranks(__name__, str(self.folder), size=self.ranks, threads=self.threads, network=network)
         measured = json.loads((self.folder / "measured.json").read_text())
-        return Measured(measured["rate"], {name: Figures(**figures) for name, figures in measured["systems"].items()})
+        return Measured(**measured | {"systems": {name: Figures(**figures) for name, figures in measured["systems"].items()}})
 
 
 def rank(path: str) -> None:
@@ -107,13 +108,14 @@ def rank(path: str) -> None:
                 on_link[name] += sent_bytes() - before
         steps = -(-len(data.splits["train"]) // (job.batch_size * job.ranks))
         mine = {name: asdict(_figures(turns[name], on_link[name], steps)) for name in systems}
-        everyone, rate = ranks.all_gather(mine), _probe(ranks)
+        everyone, rate, link_rate = ranks.all_gather(mine), _probe(ranks, 1), _probe(ranks, _AT_ONCE)
     if ranks.rank == 0:
         means = {
             name: {key: statistics.fmean(theirs[name][key] for theirs in everyone) for key in figures}
             for name, figures in mine.items()
         }
-        (job.folder / "measured.json").write_text(json.dumps({"rate": rate, "systems": means}))
+        measured = {"rate": rate, "link_rate": link_rate, "systems": means}
+        (job.folder / "measured.json").write_text(json.dumps(measured))
 
 
 def _figures(turns: list[Turn], on_link: int, steps: int) -> Figures:
@@ -126,17 +128,20 @@ def _figures(turns: list[Turn], on_link: int, steps: int) -> Figures:
     )
 
 
-def _probe(ranks: Ranks) -> float:
-    """Bytes per second that a rank sends while all send to all."""
-    exchange, each = Exchange(ranks), [_PROBE] * ranks.size
-    sent, seconds = torch.zeros(_PROBE * ranks.size, dtype=torch.uint8), list[float]()
+def _probe(ranks: Ranks, at_once: int) -> float:
+    """Bytes per second that a rank sends while all send to all, so many times at once."""
+    size = _PROBE * _AT_ONCE // at_once
+    exchange, each, seconds = Exchange(ranks), [size] * ranks.size, list[float]()
+    sent = torch.zeros(size * ranks.size, dtype=torch.uint8)
     for _ in range(4):
         ranks.barrier()
         begin = perf_counter()
-        exchange.all_to_all("probe", sent, sending=each, receiving=each).wait()
+        transfers = [exchange.all_to_all("probe", sent, sending=each, receiving=each) for _ in range(at_once)]
+        for transfer in transfers:
+            transfer.wait()
         seconds.append(max(ranks.all_gather(perf_counter() - begin)))
     exchange.close()
-    return _PROBE * (ranks.size - 1) / statistics.median(seconds[1:])
+    return at_once * size * (ranks.size - 1) / statistics.median(seconds[1:])
 
 
 def _system(name: str, job: ClusterJob, data: Dataset, ranks: Ranks, opened: ExitStack) -> _Ours | DistributedTraining:
