@@ -1,6 +1,7 @@
 """One rank that trains from its own part alone, run by `cluster/test_over_parts.py` as `parts_training.py FOLDER CASE...`.
 
-A case is MODEL:columns or MODEL:rows. The part is in FOLDER/KIND-RANK, where no other part is; weights go to FOLDER/CASE.pt.
+A case is MODEL:columns or MODEL:rows: the part is in FOLDER/KIND-RANK, where no other part is. Or MODEL:push_pull or MODEL:data:
+the rank makes its part of the whole dataset (topology split). Weights go to FOLDER/CASE.pt.
 """
 
 import os
@@ -9,8 +10,13 @@ from pathlib import Path
 
 import torch
 
+import headrace as hr
 from headrace.cluster import Part
 from headrace.train import NodeOptions, node
+
+
+def dataset():
+    return hr.generate.community(nodes=600, edges=2500, classes=4, features=37, seed=5)
 
 
 def options(model, **more):
@@ -24,7 +30,11 @@ def main(folder: Path, cases: list[str]) -> None:
     rank = int(os.environ["RANK"])
     for case in cases:
         model, kind = case.split(":")
-        result = node(Part.open(folder / f"{kind}-{rank}"), options(model), out=folder / f"{model}-{kind}")
+        if kind in ("columns", "rows"):
+            data, how = Part.open(folder / f"{kind}-{rank}"), options(model)
+        else:
+            data, how = dataset(), options(model, topology="split", parallel=kind)
+        result = node(data, how, out=folder / f"{model}-{kind}")
         if rank == 0:
             torch.save(result.model.state_dict(), folder / f"{model}-{kind}.pt")
 

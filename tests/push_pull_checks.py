@@ -5,6 +5,7 @@ check -> "" or traceback. The truth is the plain recipe in one process, which ea
 """
 
 import copy
+import itertools
 import json
 import random
 import sys
@@ -18,14 +19,16 @@ import torch
 import torch.distributed as dist
 
 import headrace as hr
-from headrace.cluster import Grid
-from headrace.cluster.traffic import Block, pulled_by
+from headrace.cluster import Grid, cut
+from headrace.cluster.traffic import Block, pulled_by, structure_bytes
 from headrace.loader import NeighborLoader
 from headrace.nn import SAGEConv
 from headrace.ranks import Exchange, join
 from headrace.store import ColumnSlice
 from headrace.train import NodeOptions, Trainer, Watcher
+from headrace.train.fit import Setup
 from headrace.train.nodes.node import make_model
+from headrace.train.nodes.over_parts import SplitData
 from headrace.train.nodes.push_pull import PushPullRecipe
 from headrace.train.nodes.recipe import NodeRecipe
 
@@ -90,6 +93,13 @@ def push_pull(graph, model, how, ranks, opened):
     return recipe
 
 
+def over_parts(graph, model, how, ranks, opened):
+    """The same, where each rank has its own rows of the graph alone."""
+    split = SplitData.of(cut(graph, ranks.rank, parts=ranks.size, columns=True), how)
+    exchange = exchange_of(range(ranks.size), ranks.size, opened)
+    return split.recipe(model, Setup(how, None, None, ranks, how.accumulate, Watcher(), opened, exchange))
+
+
 def trained(recipe, how, ranks=None, updates=20):
     """The gradients of the first update, and the weights after some more."""
     trainer = Trainer(recipe, how, None, Watcher(), ranks=ranks, exchange=recipe.exchange, accumulate=how.accumulate)
@@ -114,7 +124,7 @@ def errors(found, wanted):
     return {name: float((found[name] - tensor).abs().max()) / largest for name, tensor in wanted.items()}
 
 
-def compare(ranks, how, *, dtype, build=None, labels=1, updates=20):
+def compare(ranks, how, *, dtype, build=None, labels=1, updates=20, make=push_pull):
     graph = data(dtype, labels=labels)
     torch.manual_seed(how.seed)
     model = (build or make_model)(replace(graph, x=graph.x.float()), how).to(dtype)
@@ -127,7 +137,7 @@ def compare(ranks, how, *, dtype, build=None, labels=1, updates=20):
             exact = trained(NodeRecipe(wide, doubled, plain, accumulate=how.accumulate), plain, updates=updates)
             rounding = [2 * max(errors(*pair).values()) for pair in zip(truth, exact, strict=True)]
     with ExitStack() as opened:
-        recipe = push_pull(graph, model, how, ranks, opened)
+        recipe = make(graph, model, how, ranks, opened)
         gradients, weights = trained(recipe, how, ranks, updates=updates)
         for name in recipe.engine.split.names:  # each rank has its own columns; those of further slices are many times the same
             every = ranks.all_gather(gradients[f"layers.0.{name}"])
@@ -219,17 +229,27 @@ def check_delays_are_a_replay_of_their_function(ranks):
 
 
 def check_bytes_are_those_of_the_formula(ranks):
-    for model in ("sage", "gat", "gatv2"):
+    for model, make in itertools.product(("sage", "gcn", "gat", "gatv2"), (push_pull, over_parts)):
         graph, how = data(torch.float32), options(model, accumulate=ranks.size, epochs=1)
         with ExitStack() as opened:
-            recipe = push_pull(graph, make_model(graph, how), how, ranks, opened)
+            recipe = make(graph, make_model(graph, how), how, ranks, opened)
             trained(recipe, how, ranks, updates=1)
             loader = NeighborLoader(graph, how.fanouts, "train", batch_size=how.batch_size, shuffle=True, seed=how.seed)
             sent = {phase: traffic.sent for phase, traffic in recipe.engine.team.exchange.traffic.items()}
             everyone = ranks.all_gather(sum(sent.values()))
-        blocks = [batch.blocks[-1] for batch in loader]
-        expected = sum(pulled_by(recipe.engine.split, Block(b.num_src, b.num_dst, len(b.indices)), team=ranks.size) for b in blocks)
-        assert sum(everyone) == expected, (model, sum(everyone), expected)
+        blocks, expected = [Block(b.num_src, b.num_dst, len(b.indices)) for b in (batch.blocks[-1] for batch in loader)], 0
+        for block in blocks:
+            pushed = structure_bytes(block, id_size=4, degrees=model == "gcn") if make is over_parts else 0.0
+            expected += pulled_by(recipe.engine.split, block, team=ranks.size, structure=pushed)
+        if make is over_parts:  # ranks without a batch in the last round say so
+            expected += 8 * (ranks.size - 1) * (-len(blocks) % ranks.size)
+        assert sum(everyone) == expected, (model, make.__name__, sum(everyone), expected)
+
+
+def check_a_split_graph(ranks):
+    for model in ("sage", "gcn", "gin", "gat", "gatv2"):
+        compare(ranks, options(model), dtype=torch.float64, make=over_parts)
+    compare(ranks, options("sage"), dtype=torch.float32, make=over_parts)
 
 
 def check_every_model(ranks):

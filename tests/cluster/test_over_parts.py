@@ -1,23 +1,20 @@
 """Training from parts: each rank has its own part alone, and the run is that of the whole dataset."""
 
 import shutil
+from dataclasses import fields
 
 import pytest
 import torch
 
-import headrace as hr
 import parts_training
-from headrace.cluster import Part, partition
+from headrace.cluster import Part, cut, partition
 from headrace.train import Run, node
 from headrace.train.nodes.over_parts import SplitData
+from parts_training import dataset
 from rank_jobs import Job
 
 RANKS = 3
-CASES = ["sage:columns", "gcn:columns", "gat:columns", "gatv2:rows", "gcn:rows"]
-
-
-def dataset():
-    return hr.generate.community(nodes=600, edges=2500, classes=4, features=37, seed=5)
+CASES = ["sage:columns", "gcn:columns", "gat:columns", "gatv2:rows", "gcn:rows", "sage:push_pull", "gin:data"]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +65,7 @@ def test_options_that_need_the_whole_dataset_are_refused(trained):
         ({"full_batch": True, "fanout": ()}, "full_batch"),
         ({"validate": "sampled"}, "validate"),
         ({"split": "1"}, "split"),
+        ({"topology": "replicated"}, "topology"),
     ):
         with pytest.raises(ValueError, match=f"{name} .* needs the whole dataset"):
             SplitData.of(part, parts_training.options("sage", **more))
@@ -77,3 +75,26 @@ def test_one_part_is_no_partition(tmp_path):
     partition(dataset(), tmp_path / "one", parts=1, columns=True)
     with pytest.raises(ValueError, match="one part is the whole dataset: train on that"):
         node(Part.open(tmp_path / "one", 0), parts_training.options("sage"))
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_part_in_memory_is_the_one_that_partition_writes(tmp_path, columns):
+    partition(dataset(), tmp_path / "parts", parts=RANKS, columns=columns)
+    for rank in range(RANKS):
+        written, made = Part.open(tmp_path / "parts", rank), cut(dataset(), rank, parts=RANKS, columns=columns)
+        for field in fields(Part):
+            before, after = getattr(written, field.name), getattr(made, field.name)
+            if isinstance(before, torch.Tensor):
+                assert torch.equal(before, after), field.name
+            elif isinstance(before, dict) and before and isinstance(next(iter(before.values())), torch.Tensor):
+                assert all(torch.equal(before[name], after[name]) for name in before | after), field.name
+            elif field.name == "owners":
+                assert before.fingerprint == after.fingerprint
+            else:
+                assert before == after, field.name
+
+
+def test_one_rank_alone_has_the_whole_graph(tmp_path):
+    split, usual = (node(dataset(), parts_training.options("sage", topology=how)) for how in ("split", "auto"))
+    for name, tensor in usual.model.state_dict().items():
+        assert torch.equal(split.model.state_dict()[name], tensor)

@@ -21,7 +21,21 @@ from headrace.store import Partitioned
 from headrace.train import Run
 
 Work = Callable[[], int | None]
-_TIMES = ("seconds", "time", "throughput", "memory", "stages", "cache", "bytes", "disk", "in_flight", "peak", "run", "plan", "ranks")
+_TIMES = (
+    "seconds",
+    "time",
+    "throughput",
+    "memory",
+    "stages",
+    "cache",
+    "bytes",
+    "disk",
+    "in_flight",
+    "peak",
+    "run",
+    "plan",
+    "ranks",
+)
 _NODE = ["--hidden", "8", "--fanout", "4,4", "--batch-size", "40", "--epochs", "3", "--threads", "1", "--log-every", "1"]
 _LINK = [
     "--dim",

@@ -4,6 +4,7 @@ from headrace.cluster.batches import FetchedBatches, OwnBatches, PushPullBatches
 from headrace.cluster.grid import Grid
 from headrace.cluster.parallelise import first_layer, parallelise
 from headrace.cluster.partial import Partial, Pushed
+from headrace.cluster.parts.cut import cut
 from headrace.cluster.parts.estimate import Estimate, estimate
 from headrace.cluster.parts.part import Part, is_partition
 from headrace.cluster.parts.partition import partition
@@ -30,6 +31,7 @@ __all__ = [
     "Share",
     "Team",
     "TeamShard",
+    "cut",
     "estimate",
     "first_layer",
     "is_partition",

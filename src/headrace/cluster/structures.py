@@ -15,12 +15,11 @@ from headrace.cluster.push_pull import Drawn
 from headrace.cluster.rounds import Round
 from headrace.cluster.team import Team
 from headrace.cluster.topology import SplitSampler
+from headrace.cluster.traffic import BLOCK_SIZES
 from headrace.loader import Batch
 from headrace.loader.seeds import Seeds
 from headrace.sample import Block
 from headrace.store import Store
-
-HEADER = 24  # bytes that say how many sources, targets and edges a block has
 
 
 class _Kind(IntEnum):
@@ -112,8 +111,8 @@ def _packed(nodes: Tensor, block: Block | None) -> Tensor:  # -> [bytes]
 
 
 def _unpacked(words: Tensor, ids: torch.dtype, key: int) -> Pushed:
-    sources, targets, edges = words[:HEADER].clone().view(torch.int64).tolist()
-    sizes = [HEADER, ids.itemsize * sources, 4 * targets, 4 * edges]
+    sources, targets, edges = words[:BLOCK_SIZES].clone().view(torch.int64).tolist()
+    sizes = [BLOCK_SIZES, ids.itemsize * sources, 4 * targets, 4 * edges]
     _, nodes, counts, indices, degree = words.split([*sizes, len(words) - sum(sizes)])
     indptr = torch.zeros(targets + 1, dtype=torch.int64)
     torch.cumsum(_as(counts, torch.int32), 0, out=indptr[1:])

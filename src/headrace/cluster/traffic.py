@@ -12,6 +12,7 @@ from typing import Any
 from headrace.nn import LayerSplit
 
 _COUNT = 8  # bytes that tell one rank how much comes
+BLOCK_SIZES = 24  # bytes that say how many sources, targets and edges a pushed block has
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def pulled(numbers: float, *, team: int, itemsize: int = 4, scores: float = 0.0,
     >>> round(pulled(4_126 * 64, team=4, structure=structure_bytes(Block(26_429, 4_126, 37_402))) / 1e6, 1)
     7.2
     """
-    counts = _COUNT * (team - 1) if structure else 0
+    counts = (_COUNT + BLOCK_SIZES) * (team - 1) if structure else 0
     return (team - 1) * ((2 * numbers + 4 * scores) * itemsize + structure) + counts
 
 

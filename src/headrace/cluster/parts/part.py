@@ -105,35 +105,38 @@ def _part(cls: type[Part], reader: ArrayReader, verify: bool | Literal["small"])
     """The part and what it says of the whole."""
     reader.verify(verify)
     arrays = {name: reader.open(name) for name in reader.names}
-
-    def group(prefix: str) -> dict[str, Tensor]:
-        return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
-
     try:
         number, about = reader.info["number"], reader.info["whole"]
-        parts, nodes = about["parts"], about["num_nodes"]
-        owners = owners_from(about["owners"], num_nodes=nodes, parts=parts, table=arrays.get("owner"))
+        owners = owners_from(about["owners"], num_nodes=about["num_nodes"], parts=about["parts"], table=arrays.get("owner"))
         if len(arrays["indptr"]) != owners.size(number) + 1:
             raise ValueError(f"it has {len(arrays['indptr']) - 1} rows, and owns {owners.size(number)} nodes")
-        names = ("by", "split_sizes", "num_nodes", "num_edges", "num_features", "num_classes", "info", "fingerprint")
-        part = cls(
-            number=number,
-            parts=parts,
-            owners=owners,
-            indptr=arrays["indptr"],
-            indices=arrays["indices"],
-            weight=arrays.get("weight"),
-            time=arrays.get("time"),
-            edge_id=arrays.get("edge_id"),
-            x=arrays.get("x"),
-            columns=column_bounds(about["num_features"], parts)[number] if about["columns"] else None,
-            y=arrays.get("y"),
-            splits=group(SPLIT),
-            places=group(PLACE),
-            **{name: about[name] for name in names},
-        )
+        part = part_of(number, about, owners, arrays, cls)
     except KeyError as error:
         raise ValueError(f"{reader.path} is damaged: {error} is missing; copy the part again, or partition again") from None
     except (ValueError, TypeError, IndexError) as error:
         raise ValueError(f"{reader.path} is damaged: {error}; copy the part again, or partition again") from None
     return part, about
+
+
+def part_of(number: int, about: dict[str, Any], owners: Owners, arrays: dict[str, Tensor], cls: type[Part] = Part) -> Part:
+    """The part of these arrays, named as its files are; `about` is what `describe` says of the whole."""
+
+    def group(prefix: str) -> dict[str, Tensor]:
+        return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+    names = ("parts", "by", "split_sizes", "num_nodes", "num_edges", "num_features", "num_classes", "info", "fingerprint")
+    return cls(
+        number=number,
+        owners=owners,
+        indptr=arrays["indptr"],
+        indices=arrays["indices"],
+        weight=arrays.get("weight"),
+        time=arrays.get("time"),
+        edge_id=arrays.get("edge_id"),
+        x=arrays.get("x"),
+        columns=column_bounds(about["num_features"], about["parts"])[number] if about["columns"] else None,
+        y=arrays.get("y"),
+        splits=group(SPLIT),
+        places=group(PLACE),
+        **{name: about[name] for name in names},
+    )

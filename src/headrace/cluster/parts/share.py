@@ -55,14 +55,21 @@ def write_share(
     for name, nodes in (("x", data.x if rows else None), ("y", data.y)):
         if nodes is not None:
             _write_rows(writer, name, nodes, ids, wrote, threads)
-    for name, nodes in data.splits.items():
-        check_ids(nodes, data.num_nodes, name=f"split {name!r}", of="nodes")
-        places = own[nodes.long()].nonzero().flatten()
-        writer.write(f"{SPLIT}{name}", nodes[places])
-        writer.write(f"{PLACE}{name}", places)
+    for name, array in own_splits(data, own).items():
+        writer.write(name, array)
     if isinstance(owners, TableOwners):
         writer.write("owner", owners.owner)
     return Share(len(ids), neighbors.edges, neighbors.cut_edges, neighbors.ghosts)
+
+
+def own_splits(data: Dataset, own: Tensor) -> dict[str, Tensor]:
+    """The nodes of each split among those that are `own`, and where they are in it.  # own: [num_nodes], bool"""
+    arrays: dict[str, Tensor] = {}
+    for name, nodes in data.splits.items():
+        check_ids(nodes, data.num_nodes, name=f"split {name!r}", of="nodes")
+        places = own[nodes.long()].nonzero().flatten()
+        arrays |= {f"{SPLIT}{name}": nodes[places], f"{PLACE}{name}": places}
+    return arrays
 
 
 def _write_rows(writer: DatasetWriter, name: str, rows: Tensor, ids: Tensor, wrote: Wrote, threads: int | None) -> None:

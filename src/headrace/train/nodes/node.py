@@ -21,7 +21,7 @@ from headrace.train.measure import Spread, spreads
 from headrace.train.nodes.checks import check_model_size, check_node_data, check_own_rows
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.over_parts import SplitData
+from headrace.train.nodes.over_parts import SplitData, own_part
 from headrace.train.nodes.own_rows import OwnRows
 from headrace.train.nodes.parallel import over_ranks
 from headrace.train.nodes.recipe import NodeRecipe
@@ -99,6 +99,9 @@ def node(
     options = NodeOptions() if options is None else options
     if not isinstance(options, NodeOptions):
         raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
+    if options.topology == "split" and not isinstance(data, Part):
+        data = as_dataset(data)
+        data = own_part(data, options, partial(_built, model, options)) or data
     part = SplitData.of(data, options) if isinstance(data, Part) else None
     data = as_dataset(data) if part is None else part.data
     numbers = split_numbers(data, options)
@@ -159,20 +162,23 @@ def _recipe(data: Dataset, model: Model, stored: Stored | None, scaling: Scaling
         setup.watcher.note(f"{scaling} (features {scaling.kind})")
     if data.x is None:
         setup.watcher.note(f"nodes have no features: each trains on a row of its own, {setup.options.hidden} learned numbers")
-    if isinstance(model, nn.Module):
-        built = model
-    else:
-        built = model() if model is not None else make_model(data, setup.options)
+    built = _built(model, setup.options, data)
     recipe = over_ranks(data, built, setup) if stored is None else stored.recipe(built, setup)
     if recipe.captured is not None and setup.options.capture == "auto":
         setup.watcher.note("steps are recorded once and replayed as one launch (capture auto)")
     return recipe
 
 
+def _built(model: Model, options: NodeOptions, data: Dataset) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return model
+    return model() if model is not None else make_model(data, options)
+
+
 def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     """What may differ when a run goes on. Features in memory and on disk give the same batches; resident ones do not."""
     alike = {begun.get("storage", "memory"), storage} <= {"memory", "disk"}
-    places = {"staleness", "mode", "device_cache", "hot", "share", "parallel", "slices", "replicate"}
+    places = {"staleness", "mode", "device_cache", "hot", "share", "parallel", "topology", "slices", "replicate"}
     return FREE | places | ({"storage", "memory"} if alike else set())
 
 

@@ -64,6 +64,11 @@ class NodeOptions(RunOptions):
         "with several ranks, how they train: batches of each with all columns (data), or with slices of columns, the first layer "
         "together (push_pull); auto: what sends fewer bytes",
     )
+    topology: Literal["auto", "replicated", "split"] = option(
+        "auto",
+        "with several ranks, where the graph is: whole on every rank (or mapped), or a share of its rows on each, drawn from by "
+        "exchanges; auto: whole, and split where a rank has its part alone",
+    )
     versions: str = option(
         "flush", "with push_pull, the delay of the first layer's weights: flush (none), stash (three steps), double_buffer (one)"
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headrace.cluster import FetchedBatches, Grid, Part, PushPullBatches, Team, rounds_of
+from headrace.cluster import FetchedBatches, Grid, Part, PushPullBatches, Team, cut, rounds_of
 from headrace.cluster.structures import SplitStructures
 from headrace.cluster.topology import SplitSampler
 from headrace.graph import Dataset, Graph
@@ -19,7 +19,7 @@ from headrace.store import ArrayStore, ColumnSlice, Remote
 from headrace.train.fit import Setup
 from headrace.train.inference.infer_split import SplitGraph, infer_split, rows_of_all
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.parallel import closing, exchange_of
+from headrace.train.nodes.parallel import chosen, closing, exchange_of
 from headrace.train.nodes.push_pull import PushPullRecipe
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.recipe import Progress
@@ -84,6 +84,19 @@ class SplitData:
         return recipe
 
 
+def own_part(data: Dataset, options: NodeOptions, make: Callable[[Dataset], nn.Module]) -> Part | None:
+    """This rank's part of a dataset that every rank can read, for topology `split`; None for one rank alone. Collective."""
+    with join(options.device) as ranks:
+        rank, size = ranks.rank, ranks.size
+    if size == 1:
+        return None
+    if data.x is None or data.y is None:
+        raise ValueError("topology split trains on features and labels, and this dataset lacks them: use topology replicated")
+    with torch.random.fork_rng(devices=[]):  # the model of the run is made later
+        parallel = chosen(data, make(data), options, size)[0]
+    return cut(data, rank, parts=size, columns=parallel == "push_pull")
+
+
 def _check_options(options: NodeOptions, part: Part) -> None:
     wrong = {
         "storage": options.storage != "memory",
@@ -93,6 +106,7 @@ def _check_options(options: NodeOptions, part: Part) -> None:
         "slices": options.slices != 1,
         "validate": options.validate == "sampled",
         "replicate": options.replicate_share > 0,
+        "topology": options.topology == "replicated",
     }
     for name in (name for name, is_wrong in wrong.items() if is_wrong):
         raise ValueError(f"{name} {getattr(options, name)} needs the whole dataset on every rank, and this is a part: leave it out")

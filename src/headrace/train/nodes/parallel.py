@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from headrace.cluster import Grid
-from headrace.cluster.traffic import Block, fetched, pulled_by
+from headrace.cluster.traffic import Block, fetched, pulled_by, structure_bytes
 from headrace.graph import Dataset, Graph
 from headrace.loader import NeighborLoader
 from headrace.nn import SplitError
@@ -30,18 +30,25 @@ _TRIED = 4  # batches that are drawn to see how large they are
 def over_ranks(data: Dataset, model: nn.Module, setup: Setup) -> NodeRecipe:
     """The recipe of a run in memory, by what `parallel` says; one rank alone trains as usual."""
     options: NodeOptions = setup.options
-    parallel: str = options.parallel
-    if parallel == "auto" and (options.versions, options.wire, options.slices) != ("flush", "fp32", 1):
-        parallel = "push_pull"  # which alone has these
-    if parallel == "auto":
-        spread = setup.ranks.size > 1 and options.share == "ranks" and data.x is not None and not options.full_batch
-        parallel, reason = cheaper(data, model, options, setup.ranks.size) if spread else ("data", "")
-        if reason:
-            setup.watcher.note(reason)
+    parallel, reason = chosen(data, model, options, setup.ranks.size)
+    if reason:
+        setup.watcher.note(reason)
     recipe = _by_columns(data, model, setup) if parallel == "push_pull" else _by_batches(data, model, setup)
     if setup.ranks.size > 1:
         setup.watcher.note(f"{setup.ranks.size} ranks, {setup.accumulate} batches per step; features: {recipe.placed}")
     return recipe
+
+
+def chosen(data: Dataset, model: nn.Module, options: NodeOptions, ranks: int) -> tuple[str, str]:
+    """`parallel`, with "auto" decided; and a sentence that says why, where bytes decided."""
+    if options.parallel != "auto":
+        return options.parallel, ""
+    if (options.versions, options.wire, options.slices) != ("flush", "fp32", 1):
+        return "push_pull", ""  # which alone has these
+    spread = options.share == "ranks" or options.topology == "split"
+    if ranks == 1 or not spread or data.x is None or options.full_batch:
+        return "data", ""
+    return cheaper(data, model, options, ranks)
 
 
 def cheaper(data: Dataset, model: nn.Module, options: NodeOptions, ranks: int) -> tuple[str, str]:
@@ -58,10 +65,12 @@ def cheaper(data: Dataset, model: nn.Module, options: NodeOptions, ranks: int) -
     assert data.x is not None
     block = mean_block(data, options)
     rows = fetched(block, ranks=ranks, features=data.num_features, itemsize=data.x.element_size(), hit_rate=hit_rate(data, options))
-    sums = pulled_by(split, block, team=grid.size, itemsize=2 if options.wire == "bf16" else 4)
-    chosen, verb = ("push_pull", "above") if sums < rows else ("data", "below")
-    return chosen, (
-        f"parallel {chosen}: a batch's features would be {rows / 1e6:.2f} MB sent by a rank, {verb} the {sums / 1e6:.2f} MB of "
+    degrees = any(getattr(module, "wants_degree", False) for module in model.modules())
+    structure = structure_bytes(block, degrees=degrees) if options.topology == "split" else 0.0
+    sums = pulled_by(split, block, team=grid.size, itemsize=2 if options.wire == "bf16" else 4, structure=structure)
+    name, verb = ("push_pull", "above") if sums < rows else ("data", "below")
+    return name, (
+        f"parallel {name}: a batch's features would be {rows / 1e6:.2f} MB sent by a rank, {verb} the {sums / 1e6:.2f} MB of "
         f"push_pull (blocks of {block.num_src:.0f} nodes, {block.num_dst:.0f} targets)"
     )
 
