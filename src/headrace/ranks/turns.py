@@ -90,7 +90,7 @@ class Turns:
         if self._closed:
             raise ValueError(f"{self.name} is closed")
         if self.failed is not None:
-            raise RuntimeError(f"{self.name} failed earlier and cannot go on: {self.failed}") from self.failed
+            raise self._refusal(self.failed)
         if self._stream is not None:
             ready, stream = torch.cuda.current_stream(self.device).record_event(), self._stream
             for tensor in reads:
@@ -139,10 +139,15 @@ class Turns:
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             return work(), None if self._stream is None else self._stream.record_event()
 
+    def _refusal(self, failed: BaseException) -> RuntimeError:
+        refusal = RuntimeError(f"{self.name} failed earlier and cannot go on: {failed}")
+        refusal.__cause__ = failed  # whose traceback says where
+        return refusal
+
     def _serve(self) -> None:
         while (pending := self._queue.get()) is not None:
             if self.failed is not None:
-                pending.refuse(RuntimeError(f"{self.name} failed earlier and cannot go on: {self.failed}"))
+                pending.refuse(self._refusal(self.failed))
             elif (error := pending.run()) is not None:
                 self.failed = error
             with self._lock:
