@@ -29,6 +29,7 @@ def check_link(measured):
         assert figures.counted <= figures.on_link <= 1.03 * figures.counted
 
 
+@pytest.mark.slow
 def test_bytes_on_the_link_are_those_counted_and_push_pull_sends_no_features(tmp_path):
     sent = {}
     for features in (100, 768):

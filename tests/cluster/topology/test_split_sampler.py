@@ -19,7 +19,7 @@ from topology_cases import assert_equals_whole, awkward_graph, share_of
 GONE = Path(topology_checks.__file__).with_name("topology_gone_child.py")
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+@pytest.fixture(scope="module", params=[1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def outcomes(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("topology")
     job = rank_jobs.Job(topology_checks.__file__, [folder], size=request.param, folder=folder)
@@ -38,7 +38,7 @@ def test_on_ranks(outcomes, check):
         assert outcome == "", f"rank {rank}:\n{outcome}"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_rank_that_dies_in_the_middle_is_named_by_the_others(tmp_path, victim):
     """Rank 0 hosts the job's store, so that the others cannot ask one another when it is gone."""
     job = rank_jobs.Job(GONE, [victim], size=3, folder=tmp_path)

@@ -107,7 +107,8 @@ def _part(cls: type[Part], reader: ArrayReader, verify: bool | Literal["small"])
     arrays = {name: reader.open(name) for name in reader.names}
     try:
         number, about = reader.info["number"], reader.info["whole"]
-        owners = owners_from(about["owners"], num_nodes=about["num_nodes"], parts=about["parts"], table=arrays.get("owner"))
+        parts, nodes = about["parts"], about["num_nodes"]
+        owners = owners_from(about["owners"], num_nodes=nodes, parts=parts, table=arrays.get("owner"))
         if len(arrays["indptr"]) != owners.size(number) + 1:
             raise ValueError(f"it has {len(arrays['indptr']) - 1} rows, and owns {owners.size(number)} nodes")
         part = part_of(number, about, owners, arrays, cls)
