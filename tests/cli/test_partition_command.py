@@ -63,6 +63,23 @@ def test_partition_as_json_tells_all_figures(saved, tmp_path):
     assert all(written[name] == told[name] for name in ("edge_cut", "node_balance", "edge_balance", "ghosts", "shares"))
 
 
+def test_info_tells_what_a_partition_is_and_whether_it_is_whole(saved, tmp_path):
+    path = str(tmp_path / "parts")
+    told = json.loads(runner.invoke(app, ["partition", str(saved), path, "--parts", "3", "--json"]).stdout)
+    again = json.loads(runner.invoke(app, ["info", path, "--verify", "--json"]).stdout)
+    assert again.pop("verified")
+    told.pop("seconds")
+    assert again == told
+    assert "3 parts by hash" in runner.invoke(app, ["info", path]).stdout
+    file = tmp_path / "parts" / "part-1" / "indices.1.npy"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    damaged = runner.invoke(app, ["info", path, "--verify"])
+    assert damaged.exit_code == 2
+    assert "part-1" in damaged.stderr
+
+
 def test_a_dataset_may_be_named(tmp_path):
     arguments = ["partition", "generate:community,nodes=100,edges=600,classes=3", str(tmp_path / "parts"), "--parts", "2"]
     assert runner.invoke(app, arguments).exit_code == 0
@@ -91,7 +108,7 @@ def test_a_place_that_is_taken_is_refused(saved, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     assert "holds other files and is not a partition" in refused(saved, tmp_path / "mine", "--parts", 2)
-    for command in (["info"], ["train", "link"], ["reorder"]):
+    for command in (["train", "link"], ["reorder"]):
         result = runner.invoke(
             app, [*command, str(tmp_path / "parts"), *([str(tmp_path / "out")] if command == ["reorder"] else [])]
         )

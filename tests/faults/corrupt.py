@@ -37,6 +37,7 @@ LIMIT_SECONDS = 120  # of one case
 # What is damaged: small datasets and runs, finished or cut off, all in one directory.
 
 NODES, EDGES = "nodes", "edges"  # the datasets
+PARTS = "parts"  # a partition of the first
 TASK = {"node": "node", "link": "link", "disk": "link", "encoded": "link"}
 RUNS = {"node": NODES, "link": EDGES, "disk": EDGES, "encoded": EDGES}
 _LINK = {"dim": 8, "epochs": 2, "batch_size": 100, "negatives": 10, "threads": 1, "checkpoint_seconds": 0.0, "log_every": 1}
@@ -53,6 +54,7 @@ def make_files(folder: Path) -> None:
 
     nodes = hr.generate.community(nodes=120, edges=900, classes=3, features=4, seed=2, splits=(0.4, 0.2, 0.4))
     nodes.save(folder / NODES)
+    hr.cluster.partition(nodes, folder / PARTS, parts=2, by="ldg")
     edges = hr.generate.knowledge(nodes=60, edges=500, relations=2, seed=3)
     for what, count in (("nodes", 60), ("relations", 2)):
         (folder / f"{what}.txt").write_text("".join(f"{what[:-1]} {number}\n" for number in range(count)))
@@ -154,6 +156,8 @@ class Outcome:
 
 def commands(place: str) -> list[list[str]]:
     """The commands that read a run or a dataset."""
+    if place == PARTS:
+        return [["info", PARTS, "--verify", "--json"]]
     if place in (NODES, EDGES):
         other = [["predict", "node", NODES, "--out", "out.parquet"]] if place == NODES else _reading("disk") + _reading("link")
         kinds = [kind for kind, data in RUNS.items() if data == place]
@@ -263,7 +267,7 @@ class Bench:
     def case(self, seed: int) -> tuple[str, str]:
         """The verdict, "accepted", "refused" or "failed", and what was done."""
         drawn = random.Random(seed)
-        place = drawn.choice([NODES, EDGES, *RUNS, *(f"{kind}-cut" for kind in RUNS)])
+        place = drawn.choice([NODES, EDGES, *RUNS, *(f"{kind}-cut" for kind in RUNS), PARTS])
         words = drawn.choice(commands(place))
         expected = self.undamaged(words)
         self.lay_out()

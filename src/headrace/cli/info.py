@@ -12,7 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.options import refused
+from headrace.cli.partition import print_partition
+from headrace.cluster import Part, PartitionSummary
 from headrace.graph import Dataset, open_dataset
+from headrace.graph.kinds import PARTITION, kind_of
 from headrace.graph.known.named import named
 from headrace.graph.properties import degree_histogram, properties
 
@@ -20,11 +23,14 @@ _BAR = 40
 
 
 def info(
-    dataset: Annotated[str, typer.Argument(help="a dataset directory, a known name or generate:...")],
+    dataset: Annotated[str, typer.Argument(help="a dataset directory, a known name, generate:..., or a partition")],
     verify: Annotated[bool, typer.Option("--verify", help="read every file and compare checksums")] = False,
     json: Annotated[bool, typer.Option("--json", help="print one object in place of the tables")] = False,
 ) -> None:
     """Show what a dataset is: sizes, features, labels, splits, degrees and what its order is worth."""
+    if kind_of(Path(dataset)) == PARTITION:
+        _show_partition(dataset, verify=verify, json=json)
+        return
     try:
         data = open_dataset(dataset, verify=True) if verify and Path(dataset).exists() else named(dataset)
         if verify:
@@ -49,6 +55,16 @@ def info(
         label = f"{low:,}" if low == high else f"{low:,}-{high:,}"
         bar = "█" * max(round(_BAR * count / most), 1 if count else 0)
         console.print(f"{label:>19}  {bar:<{_BAR}}  {count:,}", highlight=False)
+
+
+def _show_partition(path: str, *, verify: bool, json: bool) -> None:
+    try:
+        summary = PartitionSummary.open(path)
+        for number in range(summary.parts if verify else 0):
+            Part.open(path, number, verify=True)
+    except (OSError, ValueError) as error:
+        raise refused(str(error)) from None
+    print_partition(summary, {"verified": verify}, json=json)
 
 
 def _facts(data: Dataset) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -45,16 +45,18 @@ def partition(
         raise typer.Exit(130) from None
     except (ImportError, OSError, ValueError) as error:
         raise refused(str(error)) from None
+    print_partition(summary, {"seconds": summary.seconds}, json=json)
+
+
+def print_partition(summary: PartitionSummary, more: dict[str, Any], *, json: bool) -> None:
+    """What the cut came to, as a table or as an object with `more`."""
     if json:
-        about = {"path": str(out), "parts": summary.parts, "by": by, "columns": columns, "left_out": summary.left_out}
-        print(json_module.dumps(about | summary.figures() | {"seconds": summary.seconds}))
-    else:
-        _print(summary)
-
-
-def _print(summary: PartitionSummary) -> None:
+        about = {name: getattr(summary, name) for name in ("parts", "by", "columns", "left_out")}
+        print(json_module.dumps({"path": str(summary.path)} | about | summary.figures() | more))
+        return
     features = "features by column" if summary.columns else "features by row"
-    print(f"{summary.path}: {summary.parts} parts by {summary.by}, {features}, {summary.seconds:.1f} s")
+    took = f", {summary.seconds:.1f} s" if summary.seconds else ""
+    print(f"{summary.path}: {summary.parts} parts by {summary.by}, {features}{took}")
     print(f"  edge cut     {summary.edge_cut:.1%} of {summary.num_edges:,} edges join two parts")
     print(f"  balance      {summary.node_balance:.3f} of nodes, {summary.edge_balance:.3f} of edges (largest part over the mean)")
     print(f"  ghosts       {summary.ghosts:,} neighbors that other parts own, for {summary.num_nodes:,} nodes")

@@ -90,7 +90,7 @@ def link(
 def _opened(dataset: str, task: str, ranks: Ranks) -> Any:
     """The dataset, or this rank's part of it."""
     if task == "node" and is_partition(dataset):
-        return Part.open(dataset, ranks.rank)
+        return Part.open(dataset, ranks.rank, verify="small")
     return named(dataset)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from headrace.graph.io import read_version
+from headrace.graph.kinds import PARTITION
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,17 @@ class PartitionSummary:
     shares: tuple[Share, ...]
     left_out: tuple[str, ...]
     seconds: float
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> PartitionSummary:
+        """Of a partition that was written before; `seconds` are 0."""
+        folder = Path(path)
+        told = read_version(folder, lambda reader: reader.info, kind=PARTITION)
+        try:
+            shares = tuple(Share(**share) for share in told["shares"])
+            return cls(folder, told["by"], told["columns"], shares, tuple(told["left_out"]), 0.0)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{folder} is damaged: its list of parts lacks something ({error}); partition again") from None
 
     @property
     def parts(self) -> int:
