@@ -1,0 +1,5 @@
+"""Full-graph training by intervals, whose tensor work goes to elastic workers: tasks, their schedule, versions of the weights."""
+
+from headrace.cluster.elastic.task import Direction, Stages, Task, stages
+
+__all__ = ["Direction", "Stages", "Task", "stages"]
