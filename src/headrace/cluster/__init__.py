@@ -1,6 +1,7 @@
 """Graphs and features that are split over ranks: who holds what, what is sent in a step, and layers computed by all of them."""
 
 from headrace.cluster.batches import FetchedBatches, OwnBatches, PushPullBatches, Redrawn, RoundBatches, TeamShard
+from headrace.cluster.elastic import ParameterStore, Task
 from headrace.cluster.grid import Grid
 from headrace.cluster.parallelise import first_layer, parallelise
 from headrace.cluster.partial import Partial, Pushed
@@ -19,6 +20,7 @@ __all__ = [
     "FetchedBatches",
     "Grid",
     "OwnBatches",
+    "ParameterStore",
     "Part",
     "Partial",
     "PartitionSummary",
@@ -29,6 +31,7 @@ __all__ = [
     "Round",
     "RoundBatches",
     "Share",
+    "Task",
     "Team",
     "TeamShard",
     "cut",
