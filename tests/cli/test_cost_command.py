@@ -221,7 +221,7 @@ def test_what_cannot_be_priced_is_one_line_and_status_2(run, damage, message):
     [
         (["--server", "c9.large"], f"known are {', '.join(read_prices().servers)}"),
         (["--servers", "0"], "servers must be at least 1, not 0"),
-        (["--gpu-seconds", "0"], "gpu_seconds must be a positive number"),
+        (["--gpu-seconds", "0"], "--gpu-seconds must be a positive number"),
         (["--gpu-seconds", "5", "--gpu", "c5.xlarge"], "gpu c5.xlarge has no GPU"),
         (["--prices", "nowhere.toml"], "nowhere.toml"),
         (["nowhere"], "there is no run at nowhere"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -13,54 +14,58 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace._sizes import format_size
-from headrace.cli.options import refused
+from headrace.cli.options import refused, takes
 from headrace.plan.bill import Bill, PricedRun, Prices, price_run, read_prices, read_use
+from headrace.plan.bill.calls import KINDS
 
 
+@dataclass(frozen=True)
+class CostOptions:
+    """Options of `headrace cost`."""
+
+    server: str = field(default="c5.2xlarge", metadata={"help": "type of machine that a rank ran on"})
+    servers: int | None = field(default=None, metadata={"help": "how many machines (default: one for each rank)"})
+    gpu_seconds: float | None = field(default=None, metadata={"help": "seconds of the same training on one GPU, to compare with"})
+    gpu: str = field(default="p3.2xlarge", metadata={"help": "type of the machine with that GPU"})
+    prices: Path | None = field(default=None, metadata={"help": "a TOML file of prices (default: list prices of AWS)"})
+
+
+@takes(CostOptions)
 def cost(
+    options: CostOptions,
     runs: Annotated[list[Path], typer.Argument(help="run directories, finished or not", show_default=False)],
-    server: Annotated[str, typer.Option(help="type of machine that a rank ran on")] = "c5.2xlarge",
-    servers: Annotated[int | None, typer.Option(help="how many machines (default: one for each rank)", show_default=False)] = None,
-    gpu_seconds: Annotated[float | None, typer.Option(help="seconds of the same training on one GPU", show_default=False)] = None,
-    gpu: Annotated[str, typer.Option(help="type of machine that took gpu-seconds")] = "p3.2xlarge",
-    prices: Annotated[Path | None, typer.Option(help="a TOML file of prices (default: list prices)", show_default=False)] = None,
     json: Annotated[bool, typer.Option("--json", help="print one object in place of the tables")] = False,
 ) -> None:
     """Show what runs cost by list prices: servers, calls to workers and object requests; and other ways to run the same.
 
     Calls that were relaunched or came twice are paid for too. Value is 1 / (seconds x dollars).
     """
+    how = {name: getattr(options, name) for name in ("server", "servers", "gpu", "gpu_seconds")}
     try:
-        known = read_prices(prices)
-        priced = [
-            price_run(read_use(run), known, server=server, servers=servers, gpu=gpu, gpu_seconds=gpu_seconds)
-            for run in dict.fromkeys(runs)
-        ]
+        prices = read_prices(options.prices)
+        priced = [price_run(read_use(run), prices, **how) for run in dict.fromkeys(runs)]
     except (OSError, ValueError) as error:
-        raise refused(str(error)) from None
+        raise refused(str(error), CostOptions) from None
     if json:
-        about = {"date": str(known.date), "region": known.region}
+        about = {"date": str(prices.date), "region": prices.region}
         print(json_module.dumps({"prices": about, "runs": [one.as_dict() for one in priced]}))
         return
     console = Console()
     for one in priced:
-        _show(one, known, console)
+        _show(one, prices, console)
     if len(priced) > 1:
         console.print(_table("run", [(str(one.use.path), one.bill) for one in priced], priced[0].bill))
 
 
 def _show(run: PricedRun, prices: Prices, console: Console) -> None:
     use, bill = run.use, run.bill
-    state = "" if use.ended else ", still running or interrupted"
     parts = ", ".join(f"{name} {dollars(getattr(bill, name))}" for name in ("servers", "calls", "objects"))
     lines = {
-        "time": f"{bill.seconds:,.1f} s, {use.epochs:,} epochs{state}",
+        "time": f"{bill.seconds:,.1f} s, {use.epochs:,} epochs{'' if use.ended else ', still running or interrupted'}",
         "cost": f"{dollars(bill.total)}: {parts}",
         "value": f"{bill.value:.4g}, 1 / (seconds x dollars)",
         "calls": _calls(run),
-        "communication": "one rank: none"
-        if use.communication is None
-        else f"{use.communication:.1%} of the epochs' time, on rank 0",
+        "communication": "none" if use.communication is None else f"{use.communication:.1%} of the epochs' time, on rank 0",
         "workers": _workers(run),
     }
     where = f"{run.servers} x {run.server.name}, list prices of {prices.region}, {prices.date}"
@@ -74,17 +79,12 @@ def _show(run: PricedRun, prices: Prices, console: Console) -> None:
 
 
 def _calls(run: PricedRun) -> str:
-    calls = run.use.calls
-    if not calls:
+    totals = run.call_totals
+    if not totals["number"]:
         return "none"
-    counts = {kind: sum(call.kind == kind for call in calls) for kind in sorted({call.kind for call in calls})}
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    again = ", ".join(
-        f"{sum(getattr(call, name) for call in calls):,} {text}"
-        for name, text in (("relaunched", "relaunched"), ("duplicate", "duplicates"), ("failed", "failed"))
-    )
-    sent, received = (format_size(sum(getattr(call, name) for call in calls)) for name in ("sent", "received"))
-    return f"{kinds}; {again}; {sent} sent, {received} received"
+    kinds = ", ".join(f"{totals[kind]:,} {kind}" for kind in KINDS if kind in totals)
+    again = f"{totals['relaunched']:,} relaunched, {totals['duplicate']:,} duplicates, {totals['failed']:,} failed"
+    return f"{kinds}; {again}; {format_size(totals['sent'])} sent, {format_size(totals['received'])} received"
 
 
 def _workers(run: PricedRun) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,22 +37,23 @@ class PricedRun:
     threshold: float
     what_ifs: Sequence[WhatIf]
 
+    @property
+    def call_totals(self) -> dict[str, int]:
+        """Calls in all and of each kind; those whose results were not used; bytes and object requests."""
+        calls = self.use.calls
+        kinds = {kind: sum(call.kind == kind for call in calls) for kind in sorted({call.kind for call in calls})}
+        names = ("relaunched", "duplicate", "failed", "sent", "received", "objects")
+        return {"number": len(calls), **kinds, **{name: sum(getattr(call, name) for call in calls) for name in names}}
+
     def as_dict(self) -> dict[str, Any]:
         """As `headrace cost --json` has it."""
-        calls = self.use.calls
         return {
             "run": str(self.use.path),
             "epochs": self.use.epochs,
             "ended": self.use.ended,
             "servers": {"type": self.server.name, "number": self.servers},
             **_figures(self.bill),
-            "calls": {
-                "number": len(calls),
-                **{kind: sum(call.kind == kind for call in calls) for kind in sorted({call.kind for call in calls})},
-                **{name: sum(getattr(call, name) for call in calls) for name in ("relaunched", "duplicate", "failed")},
-                **{name: sum(getattr(call, name) for call in calls) for name in ("sent", "received", "objects")},
-                "burst_vcpus": self.burst,
-            },
+            "calls": {**self.call_totals, "burst_vcpus": self.burst},
             "communication": self.use.communication,
             "busy": self.busy,
             "threshold": self.threshold,
@@ -79,13 +80,9 @@ def price_run(
     if use.on_gpu and not kind.gpus:
         known = ", ".join(one.name for one in prices.servers.values() if one.gpus)
         raise ValueError(f"{use.path} was trained on a GPU, and {server} has none: say which machine it was, as --server {known}")
-    what_ifs = (
-        _other_types(use, kind, number, prices)
-        + _without_workers(use, kind, number, prices)
-        + _on_lambda(use, kind, number, prices)
-    )
+    what_ifs = list(_what_ifs(use, kind, number, prices))
     if gpu_seconds is not None:
-        what_ifs += _on_gpu(gpu_seconds, prices.server(gpu))
+        what_ifs.append(_on_gpu(gpu_seconds, prices.server(gpu)))
     return PricedRun(
         use,
         kind,
@@ -98,43 +95,30 @@ def price_run(
     )
 
 
-def _other_types(use: LoggedUse, kind: Server, number: int, prices: Prices) -> list[WhatIf]:
-    """As many vCPUs, or GPUs, in servers of each other type."""
-    what_ifs = []
+def _what_ifs(use: LoggedUse, kind: Server, number: int, prices: Prices) -> Iterator[WhatIf]:
+    """Other machines, machines in place of workers on Lambda, and Lambda in place of other workers."""
+
+    def bill(server: Server, count: int, calls: Iterable[Call]) -> Bill:
+        return bill_of(use.seconds, [server] * count, calls, prices)
+
     for other in prices.servers.values():
-        if other != kind and bool(other.gpus) == bool(kind.gpus):
-            needed = math.ceil(number * (kind.gpus / other.gpus if kind.gpus else kind.vcpus / other.vcpus))
-            what_ifs.append(WhatIf(f"{needed} x {other.name}", bill_of(use.seconds, [other] * needed, use.calls, prices)))
-    return what_ifs
+        if other != kind and bool(other.gpus) == bool(kind.gpus):  # as many GPUs, or vCPUs
+            count = math.ceil(number * (kind.gpus / other.gpus if kind.gpus else kind.vcpus / other.vcpus))
+            yield WhatIf(f"{count} x {other.name}", bill(other, count, use.calls))
+    if cores := burst((call for call in use.calls if call.kind == "lambda"), prices):
+        count = number + math.ceil(cores / kind.vcpus)
+        yield WhatIf(f"{count} x {kind.name}, no workers", bill(kind, count, ()))
+    if any(call.kind != "lambda" for call in use.calls):  # of one vCPU where they have no memory of their own
+        moved = (replace(call, kind="lambda", gb=call.gb or prices.gb_per_vcpu) for call in use.calls)
+        yield WhatIf("all workers on Lambda", bill(kind, number, moved))
 
 
-def _without_workers(use: LoggedUse, kind: Server, number: int, prices: Prices) -> list[WhatIf]:
-    """More servers, with cores for the largest burst of calls to Lambda."""
-    cores = burst((call for call in use.calls if call.kind == "lambda"), prices)
-    if not cores:
-        return []
-    needed = number + math.ceil(cores / kind.vcpus)
-    bill = bill_of(use.seconds, [kind] * needed, [call for call in use.calls if call.kind != "lambda"], prices)
-    return [WhatIf(f"{needed} x {kind.name}, no workers", bill)]
-
-
-def _on_lambda(use: LoggedUse, kind: Server, number: int, prices: Prices) -> list[WhatIf]:
-    """Calls of other workers as calls to Lambda, of one vCPU where they had no memory of their own."""
-    if all(call.kind == "lambda" for call in use.calls):
-        return []
-
-    def moved(call: Call) -> Call:
-        return replace(call, kind="lambda", gb=call.gb or prices.gb_per_vcpu)
-
-    return [WhatIf("all workers on Lambda", bill_of(use.seconds, [kind] * number, map(moved, use.calls), prices))]
-
-
-def _on_gpu(seconds: float, kind: Server) -> list[WhatIf]:
+def _on_gpu(seconds: float, kind: Server) -> WhatIf:
     if not 0 < seconds < math.inf:
         raise ValueError(f"gpu_seconds must be a positive number, not {seconds}")
     if not kind.gpus:
         raise ValueError(f"gpu {kind.name} has no GPU")
-    return [WhatIf(f"1 x {kind.name}", Bill(seconds, servers_price(seconds, [kind])))]
+    return WhatIf(f"1 x {kind.name}", Bill(seconds, servers_price(seconds, [kind])))
 
 
 def _figures(bill: Bill) -> dict[str, Any]:
