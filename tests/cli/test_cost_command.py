@@ -128,7 +128,7 @@ def test_tables(run):
     assert done.exit_code == 0, done.output
     shown = " ".join(done.stdout.split())
     for words in (
-        "2 x c5.2xlarge, list prices of us-east-1",
+        "2 x c5.2xlarge, prices of us-east-1",
         "100.0 s, 10 epochs",
         "$0.0218: servers $0.0189, calls $0.00289, objects $0.0000540",
         "40 lambda; 1 relaunched, 2 duplicates, 1 failed",

@@ -68,7 +68,7 @@ def _show(run: PricedRun, prices: Prices, console: Console) -> None:
         "communication": "none" if use.communication is None else f"{use.communication:.1%} of the epochs' time, on rank 0",
         "workers": _workers(run),
     }
-    where = f"{run.servers} x {run.server.name}, list prices of {prices.region}, {prices.date}"
+    where = f"{run.servers} x {run.server.name}, prices of {prices.region}, {prices.date}"
     console.print(f"[bold]{escape(str(use.path))}[/bold]: {where}", highlight=False, soft_wrap=True)
     for name, text in lines.items():
         console.print(f"  {name:<14} {escape(text)}", highlight=False, soft_wrap=True)

@@ -46,7 +46,7 @@ def test_workers_on_servers_are_not_paid_by_the_call(kind):
 
 
 def test_the_values_of_the_paper():
-    """GAT on Amazon, table 5: ratios of T x C; the abstract says 4.83 and 2.75."""
+    """GAT on Amazon: ratios of T x C; the abstract says 4.83 and 2.75."""
     ours, cpu, gpu = Bill(853, 2.67), Bill(2093, 3.01), Bill(1039, 10.60)
     assert ours.value / gpu.value == pytest.approx(4.84, abs=0.005)
     assert ours.value / cpu.value == pytest.approx(2.77, abs=0.005)

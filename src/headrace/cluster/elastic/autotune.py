@@ -1,6 +1,6 @@
 """`Autotuner`: how many workers a server can use. Told the lengths of its queues, it adds workers or takes some away.
 
-Dorylus (Thorpe et al., OSDI'21, section 6) begins with min(intervals, 100) workers. A queue of results that grows at the server
+Dorylus (Thorpe et al., OSDI'21) begins with min(intervals, 100) workers. A queue of results that grows at the server
 means that workers are faster than it: their results wait, and a call is paid while its result waits. A queue that has drained
 means that the server waits for workers. The paper leaves open by how much to change. Here each change is estimated from the
 queue, then searched between two bounds: the most workers that were too few and the fewest that were too many.

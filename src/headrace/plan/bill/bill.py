@@ -1,7 +1,7 @@
 """`Bill`: what a run costs, and what it is worth beside others.
 
 C = T sum(server $/h) / 3600 + sum over calls (ceil(ms) / 1000 GB p + r) + object requests, for T seconds, p dollars a GB-second and
-r a request. Value is V = 1 / (T C) (Dorylus, Thorpe et al., OSDI'21, section 7.1).
+r a request. Value is V = 1 / (T C) (Dorylus, Thorpe et al., OSDI'21).
 """
 
 from __future__ import annotations
