@@ -151,6 +151,16 @@ def test_nothing_is_added_while_no_task_waits():
     assert tuner.workers == workers
 
 
+def test_results_of_calls_from_before_a_change_do_not_count():
+    tuner = Autotuner(64)
+    for moment in range(200):
+        tuner.observe(float(moment), results=40, tasks=0)
+    _, first, second, third, *_ = tuner.changes
+    assert first.seconds == 24  # there were none
+    assert second.seconds - first.seconds == 64 + max(first.workers, 24) + 1
+    assert third.seconds - second.seconds == first.workers + max(second.workers, 24) + 1
+
+
 def test_each_change_has_a_reason_and_a_time():
     tuned = Model(0.04, SLOW, later=FAST, tuner=Autotuner(64), noise=0.3).run(8000)
     changes = tuned.tuner.changes
@@ -172,6 +182,14 @@ def test_a_budget_is_used_and_kept(worker, dollars):
     assert 0.95 * dollars < tuned.cost <= dollars + under_way
     assert tuned.tuner.workers <= 2
     assert "the budget pays for" in tuned.tuner.changes[-1].reason
+
+
+def test_a_first_call_that_takes_long_is_no_measure_of_what_calls_cost():
+    tuner = Autotuner(32, budget=1.0)
+    tuner.observe(30.0, results=0, tasks=0, spent=0.2)  # a cold start
+    assert tuner.workers == 32
+    tuner.observe(31.0, results=0, tasks=0, spent=1.0)
+    assert tuner.exhausted
 
 
 def test_a_budget_that_is_not_reached_changes_nothing():

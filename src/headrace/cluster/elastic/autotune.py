@@ -114,7 +114,11 @@ class Autotuner:
         """Tasks that the rest of the budget pays for, each at the average so far."""
         if self.budget is None or not self._spent:
             return self._most
-        rest = max(self.budget - self._spent, 0.0)
+        rest = self.budget - self._spent
+        if rest <= 0:
+            return 0
+        if self._observed < _WINDOW:  # an average of few calls is no measure: the first ones wait for workers to start
+            return self._most
         return min(math.floor(rest / (self._spent / self._observed)), self._most)
 
     def _judge(self, seconds: float) -> None:
@@ -126,7 +130,7 @@ class Autotuner:
             target = self._bounds.fewer(workers, workers - round(waiting) + 1)
             self._change(seconds, target, f"too many: {waiting:.1f} results wait at the server")
         elif idle > _IDLE and all(moment.tasks for moment in moments):
-            target = min(self._bounds.more(workers, math.ceil(workers / max(1 - idle, 1 / _FAST))), self._most)
+            target = min(self._bounds.more(workers, math.ceil(workers / max(1 - idle, 1 / _FAST))), self._payable)
             self._change(seconds, target, f"too few: the server waits {idle:.0%} of its time, and tasks wait for workers")
 
     def _change(self, seconds: float, workers: int, reason: str) -> None:
