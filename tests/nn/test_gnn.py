@@ -283,6 +283,31 @@ def test_gcn_on_a_batch_that_does_not_know_its_graph_is_refused(data):
     model_of("sage")(batch)  # which asks for no degrees
 
 
+# ---- the norm inside GIN's network
+
+
+def test_gin_has_a_batch_norm_inside_unless_told_otherwise(data):
+    plain, named = trained(model_of("gin"), batch_of(data)), trained(model_of("gin", inner_norm="batch"), batch_of(data))
+    assert all(torch.equal(a, b) for a, b in zip(plain, named, strict=True))
+    inside = [[type(step) for step in layer.conv.nn] for layer in model_of("gin").layers]
+    assert inside == [[nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]] * 2
+
+
+@pytest.mark.parametrize("inner_norm", ["layer", "none"])
+def test_without_batch_norms_a_row_of_gin_depends_on_its_neighbors_alone(data, inner_norm):
+    model, x = model_of("gin", inner_norm=inner_norm, dropout=0.0), data.x  # in training mode, where a batch norm mixes rows
+    assert not any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
+    for layer in model.layers:
+        whole = layer(x, data.graph)
+        x = torch.cat([layer(x, data.graph.rows(begin, end)) for begin, end in ((0, 110), (110, 111), (111, 300))])
+        torch.testing.assert_close(x, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_norms_inside_gin_change_what_it_computes(data):
+    rows = [trained(model_of("gin", inner_norm=norm), batch_of(data))[0] for norm in ("batch", "layer", "none")]
+    assert not any(torch.allclose(a, b) for a, b in ((rows[0], rows[1]), (rows[1], rows[2]), (rows[0], rows[2])))
+
+
 # ---- what is refused
 
 
@@ -313,6 +338,8 @@ def test_a_batch_without_features_is_refused(data, kind):
         ({"input_dropout": 1.5}, "input_dropout must be from 0 to below 1, not 1.5"),
         ({"conv": "gat", "heads": 3}, "hidden must be a multiple of heads, but 16 is not one of 3"),
         ({"conv": "gatv2", "heads": 0}, "hidden must be a multiple of heads, but 16 is not one of 0"),
+        ({"conv": "gin", "inner_norm": "group"}, "inner_norm must be 'none', 'batch' or 'layer', not 'group'"),
+        ({"conv": "sage", "inner_norm": "layer"}, "inner_norm is the norm inside the network of gin, and sage has none"),
         ({"activation": "gelu"}, "activation must be 'relu', 'elu' or 'none', not 'gelu'"),
     ],
 )

@@ -10,6 +10,7 @@ import typer
 import headrace
 from headrace.cli.advise import advise_command
 from headrace.cli.bench import bench
+from headrace.cli.cost import cost
 from headrace.cli.demo import demo
 from headrace.cli.example import example
 from headrace.cli.export import export
@@ -60,6 +61,7 @@ app.command("predict")(predict)
 app.command("export")(export)
 app.command("neighbors")(neighbors)
 app.command("report")(report)
+app.command("cost")(cost)
 app.command("demo")(demo)
 
 

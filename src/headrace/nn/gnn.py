@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, get_args
 
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from headrace.nn.structure import Structure, targets_of
 
 Kind = Literal["sage", "gcn", "gin", "gat", "gatv2"]
 KINDS: tuple[Kind, ...] = ("sage", "gcn", "gin", "gat", "gatv2")
+Norm = Literal["none", "batch", "layer"]
 _MOST_LAYERS = 10_000
 
 
@@ -52,16 +53,14 @@ class Layer(nn.Module):
         *,
         before: float = 0.0,
         after: float = 0.0,
-        norm: Literal["none", "batch", "layer"] = "none",
+        norm: Norm = "none",
         activation: Literal["relu", "elu", "none"] = "relu",
         residual: bool = False,
     ) -> None:
         super().__init__()
         self.conv, self.before, self.after, self.activation = conv, before, after, activation
         self.out_channels = out_channels
-        self.norm: nn.Module | None = None
-        if norm != "none":
-            self.norm = nn.BatchNorm1d(out_channels) if norm == "batch" else nn.LayerNorm(out_channels)
+        self.norm = _norm(norm, out_channels)
         self.skip: nn.Module | None = None
         if residual:
             self.skip = nn.Identity() if in_channels == out_channels else nn.Linear(in_channels, out_channels, bias=False)
@@ -104,7 +103,8 @@ class GNN(nn.Module):
     `headrace.train.infer` does with the whole graph. `input_dropout` (by default that of the paper: as `dropout` for gcn and gat,
     none for the others) is applied to the features; without it a sampled first layer reads features in place, and one over a
     whole graph may keep its sums (`FirstSum`).
-    `hidden` is the width over all heads.
+    `hidden` is the width over all heads. `inner_norm` is the norm inside gin's network; a batch norm is the paper's. With another,
+    and no `norm="batch"`, a node's row depends on no other node of its batch.
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=1000, edges=20000, classes=4, features=16)
@@ -124,10 +124,11 @@ class GNN(nn.Module):
         conv: Kind = "sage",
         dropout: float = 0.5,
         input_dropout: float | None = None,
-        norm: Literal["none", "batch", "layer"] = "none",
+        norm: Norm = "none",
         residual: bool = False,
         heads: int = 8,
         activation: Literal["relu", "elu", "none"] | None = None,
+        inner_norm: Norm = "batch",
     ) -> None:
         super().__init__()
         if layers < 1:
@@ -136,8 +137,11 @@ class GNN(nn.Module):
             raise ValueError(f"layers must be at most {_MOST_LAYERS}, not {layers}")
         if conv not in KINDS:
             raise ValueError(f"conv must be one of {', '.join(KINDS)}, not {conv!r}")
-        if norm not in ("none", "batch", "layer"):
-            raise ValueError(f"norm must be 'none', 'batch' or 'layer', not {norm!r}")
+        for name, kind in (("norm", norm), ("inner_norm", inner_norm)):
+            if kind not in get_args(Norm):
+                raise ValueError(f"{name} must be 'none', 'batch' or 'layer', not {kind!r}")
+        if inner_norm != "batch" and conv != "gin":
+            raise ValueError(f"inner_norm is the norm inside the network of gin, and {conv} has none: leave it out")
         if activation not in (None, "relu", "elu", "none"):
             raise ValueError(f"activation must be 'relu', 'elu' or 'none', not {activation!r}")
         for name, rate in (("dropout", dropout), ("input_dropout", input_dropout or 0.0)):
@@ -156,7 +160,7 @@ class GNN(nn.Module):
             wide, narrow = in_channels if i == 0 else hidden, out_channels if last else hidden
             stack.append(
                 Layer(
-                    _conv(conv, wide, narrow, hidden, 1 if last else heads, dropout),
+                    _conv(conv, wide, narrow, hidden, 1 if last else heads, dropout, inner_norm),
                     wide,
                     narrow,
                     before=input_dropout if i == 0 else 0.0,
@@ -202,11 +206,18 @@ class GNN(nn.Module):
         return x, ids, None if kept is None else kept.of(cast(Layer, self.layers[0]), x, batch.blocks[-1])
 
 
-def _conv(kind: Kind, wide: int, narrow: int, hidden: int, heads: int, rate: float) -> nn.Module:
+def _conv(kind: Kind, wide: int, narrow: int, hidden: int, heads: int, rate: float, inner_norm: Norm) -> nn.Module:
     if kind == "sage":
         return SAGEConv(wide, narrow)
     if kind == "gcn":
         return GCNConv(wide, narrow)
     if kind == "gin":
-        return GINConv(nn.Sequential(nn.Linear(wide, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, narrow)))
+        steps = (nn.Linear(wide, hidden), _norm(inner_norm, hidden), nn.ReLU(), nn.Linear(hidden, narrow))
+        return GINConv(nn.Sequential(*(step for step in steps if step is not None)))
     return GATConv(wide, narrow // heads, heads=heads, dropout=rate, v2=kind == "gatv2")
+
+
+def _norm(kind: Norm, width: int) -> nn.Module | None:
+    if kind == "none":
+        return None
+    return nn.BatchNorm1d(width) if kind == "batch" else nn.LayerNorm(width)

@@ -1,5 +1,6 @@
 """Plans: a machine that was measured and a graph whose properties are known decide how a model is trained, and say why."""
 
+from headrace.plan.bill import Bill, PricedRun, Prices, bill_of, price_run, read_prices, read_use
 from headrace.plan.decided import Candidate, Choice
 from headrace.plan.links.plan import LinkPlan, link_plan
 from headrace.plan.links.planned import PlannedLink, planned_link
@@ -12,6 +13,7 @@ from headrace.plan.whole.verify import Verification, verify
 from headrace.plan.whole.workload import Workload
 
 __all__ = [
+    "Bill",
     "Candidate",
     "Choice",
     "Configuration",
@@ -19,13 +21,19 @@ __all__ = [
     "Machine",
     "Plan",
     "PlannedLink",
+    "PricedRun",
+    "Prices",
     "RanksPlan",
     "Verification",
     "Workload",
     "advise",
+    "bill_of",
     "link_plan",
     "planned_link",
+    "price_run",
     "probe",
     "ranks_plan",
+    "read_prices",
+    "read_use",
     "verify",
 ]

@@ -222,6 +222,13 @@ def test_batch_norm_survives_a_last_batch_of_one_node(data):
     assert [event.seeds for event in seen.steps] == [64, 64, 1]
 
 
+@pytest.mark.parametrize("inner_norm", ["layer", "none"])
+def test_gin_trains_without_batch_norms(data, inner_norm):
+    result = node(data, options=small(model="gin", inner_norm=inner_norm, epochs=3), watcher=(seen := Seen()))
+    assert not any(isinstance(module, nn.BatchNorm1d) for module in result.model.modules())
+    assert seen.epochs[-1]["loss"] < seen.epochs[0]["loss"]
+
+
 # Repeats and seeds
 
 
@@ -494,6 +501,8 @@ def test_class_weights_make_classes_count_the_same():
         ({"schedule": "step"}, "schedule must be one of constant, cosine, linear"),
         ({"precision": "fp8"}, "precision must be one of fp32, bf16"),
         ({"norm": "graph"}, "norm must be one of none, batch, layer"),
+        ({"model": "gin", "inner_norm": "graph"}, "inner_norm must be one of none, batch, layer"),
+        ({"model": "gcn", "inner_norm": "none"}, "inner_norm is the norm inside the network of gin, and gcn has none"),
         ({"validate": "never"}, "validate must be one of auto, exact, sampled, none"),
         ({"features": "columns"}, "features must be one of as_is, rows, standardize"),
         ({"class_weights": "x"}, "class_weights must be one of none, balanced"),

@@ -230,5 +230,6 @@ def make_model(data: Dataset, options: NodeOptions) -> GNN | OwnRows:
         norm=options.norm,
         residual=options.residual,
         heads=options.heads,
+        inner_norm=options.inner_norm,
     )
     return network if data.x is not None else OwnRows(network, nodes=data.num_nodes, width=options.hidden)

@@ -33,6 +33,7 @@ class NodeOptions(RunOptions):
     dropout: float = option(0.5, "share of activations dropped between layers (and of attention)")
     input_dropout: float | None = option(None, "share of features dropped (default: as dropout for gcn and gat, else 0)")
     norm: Literal["none", "batch", "layer"] = option("none", "normalization between layers")
+    inner_norm: Literal["none", "batch", "layer"] = option("batch", "with gin, normalization inside the network of each layer")
     residual: bool = option(False, "add each layer's input to its output")
     full_batch: bool = option(False, "train on the whole graph at once, without sampling")
     keep_sum: Literal["auto", "always", "never"] = option(
@@ -101,6 +102,8 @@ class NodeOptions(RunOptions):
         for name in ("dropout", "input_dropout"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be from 0 to below 1, not {getattr(self, name)}")
+        if self.inner_norm != "batch" and self.model != "gin":
+            raise ValueError(f"inner_norm is the norm inside the network of gin, and {self.model} has none: leave it out")
         if any(k < -1 for k in self.fanout):
             raise ValueError(f"fanout must be numbers from -1 (all) up, not {','.join(map(str, self.fanout))}")
         if self.fanout and self.layers and len(self.fanout) != self.layers:
