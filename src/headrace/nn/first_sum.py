@@ -20,6 +20,24 @@ Keep = Literal["auto", "always", "never"]
 KEEP: tuple[Keep, ...] = ("auto", "always", "never")
 
 
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """A sum over neighbors by its factors: `row_scale[i]` times the sum of `weight[e] scale[j] x[j]`, plus `own[i] x[i]`.
+
+    Its gradient has the same form over reversed edges, with the two scales exchanged. What is None is 1, and `own` 0.
+    """
+
+    weight: Tensor | None = None  # [entries]
+    scale: Tensor | None = None  # [num_src]
+    row_scale: Tensor | None = None  # [num_dst]
+    own: Tensor | None = None  # [num_dst]
+
+    def rows(self, first: int, count: int) -> Factors:
+        """For some of the targets."""
+        cut = (None if values is None else values[first : first + count] for values in (self.row_scale, self.own))
+        return Factors(self.weight, self.scale, *cut)
+
+
 @dataclass(frozen=True)
 class FixedSum:
     """What a layer sums before anything that is learnt: layers of one `key` sum the same."""
@@ -30,6 +48,7 @@ class FixedSum:
     narrow: int
     order: Order = "auto"  # in which the layer would sum otherwise
     adds_own: bool = False  # whether the own row is added at every step, before the product
+    factors: Callable[[Structure, torch.dtype], Factors] | None = None  # of what `make` does, where that is linear
 
 
 class FirstLayer(Protocol):

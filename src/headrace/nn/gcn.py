@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from headrace.graph import Graph, RowRange
 from headrace.kernels import aggregate
-from headrace.nn.first_sum import FixedSum
+from headrace.nn.first_sum import Factors, FixedSum
 from headrace.nn.init import glorot, zeros
 from headrace.nn.order import Order, check_order, gradient_of, transform_first
 from headrace.nn.split import Split
@@ -97,12 +96,13 @@ class GCNConv(nn.Module):
 
     def split(self) -> Split:
         """Summed and mapped by input column; then the bias."""
-        return Split(("lin.weight",), self.out_channels, self._mapped, self._finish)
+        return Split(("lin.weight",), self.out_channels, self._mapped, self._finish, reads_own=False)
 
     def fixed_sum(self) -> FixedSum:
         """What is summed before anything that is learnt: the normalized sum over neighbors and oneself."""
         key = ("gcn", self.loop, self.normalize)
-        return FixedSum(key, lambda x, where: self._sum(x, where, None), self.in_channels, self.out_channels, self.order)
+        make = lambda x, where: self._sum(x, where, None)  # noqa: E731
+        return FixedSum(key, make, self.in_channels, self.out_channels, self.order, factors=self._norm)
 
     def _sum(self, x: Tensor, where: Structure, ids: Tensor | None) -> Tensor:
         norm = self._norm(where, torch.float64 if x.dtype == torch.float64 else torch.float32)
@@ -114,45 +114,30 @@ class GCNConv(nn.Module):
             return out
         return torch.addcmul(out, targets_of(x, where, ids), norm.own.to(out.dtype).unsqueeze(1))
 
-    def _norm(self, where: Structure, dtype: torch.dtype) -> Norm:
+    def _norm(self, where: Structure, dtype: torch.dtype) -> Factors:
         if isinstance(where, (Graph, RowRange)):
             graph = where.graph if isinstance(where, RowRange) else where
             if not self.normalize:
-                return Norm(weight=graph.weight)
+                return Factors(weight=graph.weight)
             make = _folded_norm if graph.weight is None else _weighted_norm
             norm = graph.derived(f"gcn norm {self.loop} {dtype}", lambda: make(graph, self.loop, dtype))
             return norm.rows(where.first, where.num_dst) if isinstance(where, RowRange) else norm
-        return _block_norm(where, self.loop, dtype) if self.normalize else Norm()
+        return _block_norm(where, self.loop, dtype) if self.normalize else Factors()
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
 
 
-@dataclass(frozen=True, eq=False)
-class Norm:
-    """Factors of a sum: of its entries, or of its sources and its results; and of each target's own row, added to it."""
-
-    weight: Tensor | None = None  # [entries]
-    scale: Tensor | None = None  # [num_src]
-    row_scale: Tensor | None = None  # [num_dst]
-    own: Tensor | None = None  # [num_dst]
-
-    def rows(self, first: int, count: int) -> Norm:
-        """For some of the targets."""
-        cut = (None if values is None else values[first : first + count] for values in (self.row_scale, self.own))
-        return Norm(self.weight, self.scale, *cut)
-
-
-def _folded_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Norm:
+def _folded_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Factors:
     """Of a graph without weights. A loop that is there is the loop that would be added, as in PyG: it is summed with the other
     entries, and the own row makes up for the difference."""
     degree = graph.degrees(loops=not loop)
     root = _inverse_root(degree.to(dtype) + loop)
     own = (loop - (graph.degrees() - degree).to(dtype)) * root * root if loop else None
-    return Norm(scale=root, row_scale=root, own=own)
+    return Factors(scale=root, row_scale=root, own=own)
 
 
-def _weighted_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Norm:
+def _weighted_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Factors:
     """Of a graph with weights. A loop that is there keeps its weight, as in PyG."""
     assert graph.weight is not None
     weight, target = graph.weight.to(dtype), _targets(graph)
@@ -163,26 +148,29 @@ def _weighted_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Norm:
             own[target[at]] = weight[at]
             weight = weight.index_fill(0, at, 0.0)
     root = _inverse_root(torch.zeros_like(own).index_add_(0, target, weight) + own)
-    return Norm(weight=weight * root[target] * root[graph.indices], own=own * root * root if loop else None)
+    return Factors(weight=weight * root[target] * root[graph.indices], own=own * root * root if loop else None)
 
 
-def _block_norm(block: Structure, loop: float, dtype: torch.dtype) -> Norm:
+def _block_norm(block: Structure, loop: float, dtype: torch.dtype) -> Factors:
     sampled = block.indptr.diff()
     loops = _loops(block) if loop else None
     others = (sampled if loops is None else sampled - loops).to(dtype)
     known: Tensor | None = getattr(block, "degree", None)
-    degree = F.pad(others, (0, block.num_src - block.num_dst)) if known is None else known.to(dtype)
-    root = _inverse_root(degree + loop)
-    mine = root[: block.num_dst]
-    row_scale = mine * degree[: block.num_dst] / others.clamp_min(1)
+    if known is None:
+        degree = F.pad(others, (block.first, block.num_src - block.num_dst - block.first))
+    else:
+        degree = known.to(dtype)
+    root, targets = _inverse_root(degree + loop), slice(block.first, block.first + block.num_dst)
+    mine = root[targets]
+    row_scale = mine * degree[targets] / others.clamp_min(1)
     own = None if loops is None else loop * mine.square() - loops.to(dtype) * row_scale * mine
-    return Norm(scale=root, row_scale=row_scale, own=own)
+    return Factors(scale=root, row_scale=row_scale, own=own)
 
 
 def _loops(block: Structure) -> Tensor:
     """How many entries of each row are the row's own node.  # -> [num_dst]"""
     target, inside = _block_targets(block)
-    own = block.indices == target
+    own = block.indices == target + block.first
     if inside is not None:
         own = own & inside
     return torch.zeros(block.num_dst, dtype=torch.int32, device=own.device).index_add_(0, target, own.to(torch.int32))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.kernels import aggregate
-from headrace.nn.first_sum import FixedSum
+from headrace.nn.first_sum import Factors, FixedSum
 from headrace.nn.order import Order, check_order, gradient_of, transform_first
 from headrace.nn.split import Split, SplitError
 from headrace.nn.structure import Input, Structure, over, sources_of, structure_of, targets_of
@@ -99,7 +99,7 @@ class GINConv(nn.Module):
         if first is None:
             return None
         make = lambda x, where: self._sum(x, where, None)  # noqa: E731
-        return FixedSum(("gin",), make, first.in_features, first.out_features, self.order, adds_own=True)
+        return FixedSum(("gin",), make, first.in_features, first.out_features, self.order, adds_own=True, factors=_plain_sum)
 
     def _transforms_first(self, first: nn.Linear, x: Input, where: Structure) -> bool:
         gradient = gradient_of(x[0] if isinstance(x, tuple) else x)
@@ -111,6 +111,10 @@ class GINConv(nn.Module):
 
     def _with_own(self, out: Tensor, x: Input, where: Structure, ids: Tensor | None) -> Tensor:
         return torch.addcmul(out, targets_of(x, where, ids), 1 + self.eps.to(out.dtype))
+
+
+def _plain_sum(where: Structure, dtype: torch.dtype) -> Factors:
+    return Factors()
 
 
 def _split(network: nn.Module) -> tuple[nn.Linear | None, list[nn.Module]]:

@@ -82,18 +82,22 @@ class Layer(nn.Module):
         out: Tensor = self.conv(x, where, **{name: value for name, value in more.items() if value is not None})
         return self.finish(out, None if self.skip is None else self.skip(targets_of(x, where, ids)))
 
-    def finish(self, out: Tensor, skipped: Tensor | None) -> Tensor:
-        """What follows the convolution: norm, the own row that went around it, activation, dropout."""
+    def finish(self, out: Tensor, skipped: Tensor | None, *, ids: Tensor | None = None, seed: int | None = None) -> Tensor:
+        """What follows the convolution: norm, the own row that went around it, activation, dropout.
+
+        `ids`: which rows of a whole these are, so that they are dropped as there; `seed`: dropout's, in place of torch's generator.
+        """
         if self.norm is not None:
             out = self.norm(out)
         if skipped is not None:
             out = out + skipped
         rate = self.after if self.training else 0.0
+        which: dict[str, Any] = {"seed": seed} | ({} if ids is None else {"rows": ids})
         if self.activation == "relu":
-            return dropout(out, rate, relu=True)
+            return dropout(out, rate, relu=True, **which)
         if self.activation == "elu":
             out = nn.functional.elu(out)
-        return dropout(out, rate)
+        return dropout(out, rate, **which)
 
 
 class GNN(nn.Module):
@@ -130,7 +134,9 @@ class GNN(nn.Module):
         activation: Literal["relu", "elu", "none"] | None = None,
         inner_norm: Norm = "batch",
     ) -> None:
+        config = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
+        self.config = config  # the arguments, of which an equal model can be made
         if layers < 1:
             raise ValueError(f"layers must be at least 1, not {layers}")
         if layers > _MOST_LAYERS:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.kernels import aggregate
-from headrace.nn.first_sum import FixedSum
+from headrace.nn.first_sum import Factors, FixedSum
 from headrace.nn.order import Order, check_order, gradient_of, transform_first
 from headrace.nn.split import Split, SplitError
 from headrace.nn.structure import Input, Structure, over, sources_of, structure_of, targets_of
@@ -109,7 +109,7 @@ class SAGEConv(nn.Module):
         ) -> Tensor:
             return self._mapped(x, where, weights, None, ids, summed)
 
-        return Split(names, self.out_channels, mapped, self._finish)
+        return Split(names, self.out_channels, mapped, self._finish, reads_own=self.root_weight)
 
     def _finish(self, rows: Tensor, where: Structure) -> Tensor:
         out = rows if self.lin_l.bias is None else rows + self.lin_l.bias.to(rows.dtype)
@@ -120,7 +120,12 @@ class SAGEConv(nn.Module):
         if self.project:
             return None
         order: Order = "aggregate" if self.reduce == "max" else self.order
-        return FixedSum(("sage", self.reduce), lambda x, w: self._sum(x, w, None), self.in_channels[0], self.out_channels, order)
+        make = lambda x, where: self._sum(x, where, None)  # noqa: E731
+        factors = None if self.reduce == "max" else self._factors
+        return FixedSum(("sage", self.reduce), make, self.in_channels[0], self.out_channels, order, factors=factors)
+
+    def _factors(self, where: Structure, dtype: torch.dtype) -> Factors:
+        return Factors(row_scale=where.indptr.diff().clamp_min(1).to(dtype).reciprocal()) if self.reduce == "mean" else Factors()
 
     def _sum(self, x: Tensor, where: Structure, ids: Tensor | None) -> Tensor:
         return aggregate(x, **over(where, x, weighted=self.reduce == "max"), reduce=self.reduce, ids=ids)

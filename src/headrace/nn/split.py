@@ -57,6 +57,7 @@ class Split:
     finish: Callable[[Tensor, Structure], Tensor]
     attention: Attention | None = None
     rows: Callable[[Structure], int] = lambda where: where.num_dst  # how many there are of them
+    reads_own: bool = True  # whether `mapped` reads the targets' own rows beside what is `summed`
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class LayerSplit:
     def reads_ids(self) -> bool:
         """Whether rows can be read by id from an array of all, without a copy of them."""
         return bool(self.layer.reads_ids)
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether the targets' own rows are read, beside the sums over their neighbors."""
+        return self.conv.reads_own or self._skips is not None
 
     @property
     def heads(self) -> int:

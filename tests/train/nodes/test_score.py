@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from headrace.train.measure import auc
-from headrace.train.nodes.score import count_right, measures_of, node_loss, per_class, score
+from headrace.nn.node_losses import count_right, node_loss
+from headrace.train.nodes.score import measures_of, per_class, score
 
 
 def test_scores_are_accuracy_and_cross_entropy():

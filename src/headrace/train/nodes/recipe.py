@@ -15,6 +15,7 @@ from headrace.cluster import FetchedBatches, OwnBatches, RoundBatches, rounds_of
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
 from headrace.nn import GNN, Layer
+from headrace.nn.node_losses import count_right, loss_weight, node_loss
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import Remote, Store, Tiered, hot_order, rows_for
@@ -24,7 +25,7 @@ from headrace.train.nodes.captured import CapturedStep
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import with_rows_of
-from headrace.train.nodes.score import class_weights, count_right, loss_weight, measures_of, node_loss, per_class, score
+from headrace.train.nodes.score import class_weights, measures_of, per_class, score
 from headrace.train.recipe import Progress, Recipe, Step
 from headrace.train.watching.clock import Clock
 
