@@ -1,6 +1,7 @@
 """Graphs and features that are split over ranks: who holds what, what is sent in a step, and layers computed by all of them."""
 
 from headrace.cluster.batches import FetchedBatches, OwnBatches, PushPullBatches, Redrawn, RoundBatches, TeamShard
+from headrace.cluster.elastic import LambdaExecutor, RayExecutor, ThreadExecutor, run_task
 from headrace.cluster.grid import Grid
 from headrace.cluster.parallelise import first_layer, parallelise
 from headrace.cluster.partial import Partial, Pushed
@@ -17,6 +18,7 @@ __all__ = [
     "Estimate",
     "FetchedBatches",
     "Grid",
+    "LambdaExecutor",
     "OwnBatches",
     "Part",
     "Partial",
@@ -24,12 +26,14 @@ __all__ = [
     "PushPull",
     "PushPullBatches",
     "Pushed",
+    "RayExecutor",
     "Redrawn",
     "Round",
     "RoundBatches",
     "Share",
     "Team",
     "TeamShard",
+    "ThreadExecutor",
     "estimate",
     "first_layer",
     "is_partition",
@@ -37,4 +41,5 @@ __all__ = [
     "parallelise",
     "partition",
     "rounds_of",
+    "run_task",
 ]

@@ -1,0 +1,84 @@
+"""Executors of each kind. Ray and the local Lambda start once per module; both take seconds."""
+
+import os
+import sys
+from pathlib import Path
+
+import elastic_worker
+import pytest
+
+from headrace.cluster.elastic import FolderObjects, LambdaExecutor, RayExecutor, ThreadExecutor, run_task
+
+TESTS = Path(__file__).resolve().parents[2]
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+def worker_path() -> str:
+    """What worker processes import from: what this process does."""
+    return os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+
+
+@pytest.fixture
+def _credentials(monkeypatch):
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+
+
+@pytest.fixture
+def _no_credentials(monkeypatch, tmp_path):
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+
+@pytest.fixture(scope="module")
+def local_lambda():
+    pytest.importorskip("boto3", reason="needs headrace[aws]")
+    pytest.importorskip("awslambdaric", reason="needs headrace[aws]")
+    from headrace.cluster.local_lambda import LocalLambda
+
+    with LocalLambda("elastic_worker.handle", environment={"PYTHONPATH": worker_path()}) as aws:
+        yield aws
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray", reason="needs headrace[ray]")
+    variables = {"PYTHONPATH": worker_path(), "RAY_USAGE_STATS_ENABLED": "0"}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    yield ray
+    ray.shutdown()
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="module")
+def ray_executor(ray):
+    with RayExecutor(1, cpus=0) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["threads", "ray", "lambda"])
+def executor(request, tmp_path):
+    """An executor of each kind, with one worker; `executor.runs` is what to submit."""
+    if request.param == "threads":
+        pool = ThreadExecutor(1)
+        function = elastic_worker.run_in_thread
+    elif request.param == "ray":
+        pool = request.getfixturevalue("ray_executor")
+        function = elastic_worker.run
+    else:
+        aws = request.getfixturevalue("local_lambda")
+        request.getfixturevalue("_credentials")
+        pool = LambdaExecutor(1, endpoint_url=aws.endpoint_url, objects=FolderObjects(tmp_path / "objects"))
+        function = run_task
+    pool.runs = function
+    yield pool
+    if request.param != "ray":
+        pool.shutdown()
