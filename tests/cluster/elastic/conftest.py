@@ -2,12 +2,14 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
-import elastic_worker
 import pytest
 
+import elastic_worker
 from headrace.cluster.elastic import FolderObjects, LambdaExecutor, RayExecutor, ThreadExecutor, run_task
+from headrace.cluster.elastic.executors.ray import start_ray
 
 TESTS = Path(__file__).resolve().parents[2]
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -16,6 +18,22 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 def worker_path() -> str:
     """What worker processes import from: what this process does."""
     return os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+
+
+def wait_for_end(pids, seconds=20.0):
+    """Until these processes are no more."""
+    deadline = time.monotonic() + seconds
+    while alive := [pid for pid in pids if _is_alive(pid)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+
+
+def _is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.fixture
@@ -48,14 +66,11 @@ def local_lambda():
 @pytest.fixture(scope="module")
 def ray():
     ray = pytest.importorskip("ray", reason="needs headrace[ray]")
-    variables = {"PYTHONPATH": worker_path(), "RAY_USAGE_STATS_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield ray
-    ray.shutdown()
-    for name, value in before.items():
-        os.environ.pop(name) if value is None else os.environ.update({name: value})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", worker_path())
+        start_ray(cpus=2)
+        yield ray
+        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

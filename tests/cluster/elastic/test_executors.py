@@ -6,18 +6,20 @@ import sys
 import threading
 import time
 
-import elastic_worker
 import pytest
 import torch
-from conftest import worker_path
 
+import elastic_worker
+from conftest import wait_for_end, worker_path
 from headrace.cluster import LambdaExecutor, RayExecutor, ThreadExecutor, run_task
 from headrace.cluster.elastic import FolderObjects, Reference, WorkerLostError, pack, pack_task, read_result
 
 
 def _payload(rows=40):
     draw = torch.Generator().manual_seed(3)
-    return pack_task("test.dense", {}, {"x": torch.randn(rows, 100, generator=draw), "weight": torch.randn(100, 47, generator=draw)})
+    return pack_task(
+        "test.dense", {}, {"x": torch.randn(rows, 100, generator=draw), "weight": torch.randn(100, 47, generator=draw)}
+    )
 
 
 def _sleep(seconds):
@@ -76,7 +78,9 @@ def test_the_number_of_workers_changes_while_calls_wait():
             executor.resize(workers)
             time.sleep(0.05)  # those that are too many end
             most[0] = 0
-            assert [call.result() for call in [executor.submit(work, bytes([i])) for i in range(12)]] == [bytes([i]) for i in range(12)]
+            assert [call.result() for call in [executor.submit(work, bytes([i])) for i in range(12)]] == [
+                bytes([i]) for i in range(12)
+            ]
             assert most[0] == workers == executor.workers
         with pytest.raises(ValueError, match="at least 1"):
             executor.resize(0)
@@ -132,13 +136,17 @@ def test_a_thread_that_fails_gives_its_error_and_goes_on():
 # Ray
 
 
+def test_ray_on_this_machine_listens_on_loopback(ray):
+    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+
+
 @pytest.mark.slow
 def test_workers_of_ray_are_processes_that_end_with_their_executor(ray):
     with RayExecutor(2) as executor:
         calls = [executor.submit(elastic_worker.run, _sleep(1.0)) for _ in range(2)]
         pids = {int(read_result(call.result())[1]["pid"]) for call in calls}
     assert len(pids) == 2
-    _assert_ended(pids)
+    wait_for_end(pids)
 
 
 @pytest.mark.slow
@@ -269,19 +277,4 @@ with contextlib.ExitStack() as stack:
     finally:
         child.kill()
         child.communicate()
-    _assert_ended(pids)
-
-
-def _assert_ended(pids, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while alive := [pid for pid in pids if _is_alive(pid)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.05)
-
-
-def _is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_for_end(pids)

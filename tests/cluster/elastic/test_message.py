@@ -18,7 +18,9 @@ TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int3
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (3, 5), (2, 0, 4), (2, 3, 4)])
 def test_arrays_come_back_bit_by_bit(dtype, shape):
     array = torch.randint(0, 2, shape).to(dtype) if dtype == torch.bool else (torch.randn(shape) * 100).to(dtype)
-    header, arrays = unpack(pack({"key": [1, "a", None, 0.5, {"b": True}]}, {"before": torch.ones(3, dtype=torch.uint8), "x": array}))
+    header, arrays = unpack(
+        pack({"key": [1, "a", None, 0.5, {"b": True}]}, {"before": torch.ones(3, dtype=torch.uint8), "x": array})
+    )
     assert header == {"key": [1, "a", None, 0.5, {"b": True}]}
     assert arrays["x"].dtype == dtype
     assert torch.equal(arrays["x"], array)
@@ -50,7 +52,13 @@ def test_bytes_at_an_odd_address_are_read_too():
 
 @pytest.mark.parametrize(
     ("header", "said"),
-    [({"a": (1, 2)}, "plain"), ({"a": float("nan")}, "plain"), ({1: 2}, "plain"), ({"a": object()}, "plain"), ({"a": {1}}, "plain")],
+    [
+        ({"a": (1, 2)}, "plain"),
+        ({"a": float("nan")}, "plain"),
+        ({1: 2}, "plain"),
+        ({"a": object()}, "plain"),
+        ({"a": {1}}, "plain"),
+    ],
 )
 def test_a_header_that_json_would_change_is_refused(header, said):
     with pytest.raises(ValueError, match=said):

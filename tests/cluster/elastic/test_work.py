@@ -3,10 +3,10 @@
 import os
 import threading
 
-import elastic_worker  # noqa: F401: registers operations
 import pytest
 import torch
 
+import elastic_worker  # noqa: F401
 from headrace.cluster import run_task
 from headrace.cluster.elastic import FolderObjects, Reference, TaskError, Worker, operation, pack, pack_task, read_result
 from headrace.cluster.elastic.operations import find_operation
@@ -43,7 +43,9 @@ def test_a_thread_that_keeps_to_one_leaves_others_alone():
     torch.set_num_threads(2)
     counts = []
     try:
-        threads = [threading.Thread(target=lambda: (keep_one_torch_thread(), counts.append(torch.get_num_threads()))) for _ in range(8)]
+        threads = [
+            threading.Thread(target=lambda: (keep_one_torch_thread(), counts.append(torch.get_num_threads()))) for _ in range(8)
+        ]
         threads.append(threading.Thread(target=lambda: counts.append(torch.get_num_threads())))
         for thread in threads[:-1]:
             thread.start()
@@ -127,7 +129,11 @@ def test_a_worker_keeps_the_last_few_objects(tmp_path):
 def test_a_reference_that_leads_nowhere_says_so(tmp_path):
     objects = FolderObjects(tmp_path)
     objects.put("weights/1", pack({}, {"bias": torch.ones(2)}))
-    for name, said in (("weights/1", "no array 'weight'"), ("weights/2", "no object 'weights/2'"), ("../secret", "name of an object")):
+    for name, said in (
+        ("weights/1", "no array 'weight'"),
+        ("weights/2", "no object 'weights/2'"),
+        ("../secret", "name of an object"),
+    ):
         payload = pack_task("test.dense", {}, {"x": torch.ones(1, 3), "weight": Reference(name)}, objects=objects)
         with pytest.raises(TaskError, match=said):
             read_result(run_task(payload))

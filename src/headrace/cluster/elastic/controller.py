@@ -32,7 +32,7 @@ class _Task(Generic[K]):
     key: K
     payload: bytes
     step: Step = Step.LAUNCHED
-    calls_under_way: int = 0
+    awaited: int = 0  # calls under way that are not late
     relaunches: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -56,7 +56,8 @@ class Controller(Generic[K]):
     """Launches tasks on an executor and hands out their results.
 
     executor: any, while it lives; one of ours also tells what a call took.
-    patience: after which a task is launched again. The first result counts, whichever call it is of.
+    patience: after which a task is launched again, by default with the executor's floor. The first result counts, whichever call
+    it is of; an error of a call that was given up does not.
     failures: a task that fails so often by the same kind of error ends the run, see `next_result`.
     batch: how many small tasks make one call; they wait for one another up to `linger` seconds.
     log: is called with a `CallRecord` of every call, before its results are handed out.
@@ -84,7 +85,8 @@ class Controller(Generic[K]):
         if failures < 1 or batch < 1:
             raise ValueError(f"failures and batch must be at least 1, not {failures} and {batch}")
         self.executor, self.counts = executor, Counts()
-        self._function, self._patience = function, patience or Patience()
+        self._function = function
+        self._patience = patience or Patience(floor=getattr(executor, "floor", 0.5))
         self._failures, self._batch, self._linger = failures, batch, linger
         self._log, self._observe = log or (lambda record: None), observe or (lambda step, key: None)
         self._tasks: dict[K, _Task[K]] = {}
@@ -195,7 +197,7 @@ class Controller(Generic[K]):
             self._launches.add(launch)
             self.counts.calls += 1
             for task in tasks:
-                task.calls_under_way += 1
+                task.awaited += 1
                 task.relaunches += relaunched
                 self.counts.relaunched += relaunched
         for task in tasks:
@@ -221,10 +223,10 @@ class Controller(Generic[K]):
         with self._changed:
             self._launches.discard(launch)
             for task, result in zip(launch.tasks, results, strict=True):
-                task.calls_under_way -= 1
+                task.awaited -= not launch.given_up
                 if isinstance(result, TaskError):
                     failed = failed or result.kind
-                    if task.step < Step.ACCEPTED and self._may_try_again(task, result):
+                    if task.step < Step.ACCEPTED and not launch.given_up and self._may_try_again(task, result):
                         again.append(task)
                 elif task.step < Step.ACCEPTED:
                     task.step = Step.ACCEPTED
@@ -243,11 +245,11 @@ class Controller(Generic[K]):
             self._submit([task], relaunched=True)
 
     def _may_try_again(self, task: _Task[K], error: TaskError) -> bool:
-        """Whether a task that failed is to be launched: not if another call of it is under way, nor after too many failures."""
+        """Whether a task that failed is to be launched: not while another call of it is awaited, nor after too many failures."""
         task.failures[error.kind] += 1
         if task.failures[error.kind] >= self._failures:
             self._error = self._error or error
-        return self._error is None and not self._closed and task.calls_under_way == 0
+        return self._error is None and not self._closed and task.awaited == 0
 
     def _record(self, launch: _Launch[K], *, duplicates: int, gets: int, failed: str) -> None:
         began = launch.at if launch.began is None else launch.began
@@ -287,6 +289,8 @@ class Controller(Generic[K]):
                 late = [launch for launch in self._launches if self._is_late(launch)]
                 for launch in late:
                     launch.given_up = True
+                    for task in launch.tasks:
+                        task.awaited -= 1
                 again = [task for launch in late for task in launch.tasks if task.step < Step.ACCEPTED]
                 left = self._gathered_at + self._linger - time.monotonic()
                 batch = self._take_batch() if self._gathered and left <= 0 else []

@@ -36,6 +36,7 @@ class LambdaExecutor(PoolExecutor[None]):
     """
 
     kind = "lambda"
+    floor = 10.0
 
     def __init__(
         self,
@@ -73,6 +74,12 @@ class LambdaExecutor(PoolExecutor[None]):
                 "use more intervals, or give objects= (S3Objects)"
             )
         return super().submit(function, payload)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls. What AWS computes already it also ends; with `wait`, so does this method."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        if wait:
+            self._client.close()
 
     def _open(self) -> None:
         return None

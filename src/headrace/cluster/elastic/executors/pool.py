@@ -64,6 +64,9 @@ class PoolExecutor(Executor, ABC, Generic[W]):
     """
 
     kind: ClassVar[str]
+    floor: ClassVar[float] = (
+        0.5  # seconds after which a call may be late; longer where the start of a worker cannot be told from its work
+    )
 
     def __init__(self, workers: int) -> None:
         self._waiting: deque[tuple[Call, Function, bytes]] = deque()
@@ -165,7 +168,9 @@ class PoolExecutor(Executor, ABC, Generic[W]):
                 continue
             try:
                 if worker is None:
+                    call.began = None  # a start takes seconds, and is no time of the task
                     worker = self._open()
+                    call.began = time.monotonic()
                 result = self._run(worker, call, function, payload)
             except BaseException as error:
                 if isinstance(error, WorkerLostError) and worker is not None:

@@ -25,10 +25,10 @@ class RayExecutor(PoolExecutor[Any]):
     def __init__(self, workers: int, *, address: str | None = None, cpus: float = 1.0) -> None:
         self._ray = ray = require_ray()
         self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            alone = {} if address else {"_node_ip_address": "127.0.0.1"}
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False, **alone)
+        if self._owns_ray and address is not None:
+            ray.init(address=address, log_to_driver=False)
+        elif self._owns_ray:
+            start_ray()
         self._cpus = cpus
         self._actor_class = ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Actor)
         self._actors: dict[Thread, Any] = {}
@@ -56,6 +56,11 @@ class RayExecutor(PoolExecutor[Any]):
                 raise WorkerLostError("Shutdown", "the executor was shut down")
             actor = self._actor_class.remote()
             self._actors[current_thread()] = actor
+        try:
+            self._ray.get(actor.start.remote())
+        except self._ray.exceptions.RayError as error:
+            self._close(actor)
+            raise WorkerLostError(type(error).__name__, str(error)) from error
         return actor
 
     def _run(self, worker: Any, call: Call, function: Function, payload: bytes) -> bytes:
@@ -87,6 +92,22 @@ class RayExecutor(PoolExecutor[Any]):
             self._ray.kill(actor)
 
 
+def start_ray(cpus: int | None = None) -> None:
+    """Start Ray on this machine, by default with all its CPUs. It listens on loopback, and sends nobody figures of its use."""
+    ray = require_ray()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    services = ray._private.services
+    resolve = services.resolve_ip_for_localhost
+    services.resolve_ip_for_localhost = lambda host: host  # else Ray takes 127.0.0.1 for the machine's address in the network
+    try:
+        ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    finally:
+        services.resolve_ip_for_localhost = resolve
+
+
 class _Actor:
+    def start(self) -> None:
+        """Returns when the process is there and has imported headrace."""
+
     def run(self, function: Function, payload: bytes) -> bytes:
         return function(payload)
