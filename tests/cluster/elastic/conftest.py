@@ -1,39 +1,15 @@
 """Executors of each kind. Ray and the local Lambda start once per module; both take seconds."""
 
 import os
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
 import elastic_worker
+from elastic_cases import worker_path
 from headrace.cluster.elastic import FolderObjects, LambdaExecutor, RayExecutor, ThreadExecutor, run_task
 from headrace.cluster.elastic.executors.ray import start_ray
 
-TESTS = Path(__file__).resolve().parents[2]
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-
-
-def worker_path() -> str:
-    """What worker processes import from: what this process does."""
-    return os.pathsep.join([str(TESTS), *filter(None, sys.path)])
-
-
-def wait_for_end(pids, seconds=20.0):
-    """Until these processes are no more."""
-    deadline = time.monotonic() + seconds
-    while alive := [pid for pid in pids if _is_alive(pid)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.05)
-
-
-def _is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import elastic_worker
-from conftest import wait_for_end
+from elastic_cases import wait_for_end
 from headrace.cluster import LambdaExecutor, ThreadExecutor, run_task
 from headrace.cluster.elastic import (
     Call,
@@ -182,7 +182,7 @@ def test_patience_is_a_multiple_of_the_average_of_layer_and_direction():
     patience.ended([backward] * 4, 0.4)
     assert patience.seconds([backward]) == 0.5
     assert patience.seconds([forward, backward]) == pytest.approx(5 * (1.05 + 0.1))
-    assert patience.seconds([backward], relaunches=3) == 4.0
+    assert patience.seconds([backward], times_late=3) == 4.0
     with pytest.raises(ValueError, match="positive"):
         Patience(floor=0)
 
@@ -240,6 +240,29 @@ def test_a_failure_waits_for_another_call_of_the_same_task():
         executor.end(0, WorkerLostError("Exit", ""))
         assert len(executor.calls) == 2
         executor.end(1)
+        _collect(controller, 1)
+
+
+def test_errors_of_calls_that_were_given_up_do_not_count():
+    executor = Manual()
+    with Controller(executor, patience=Patience(floor=0.02, first=0.02)) as controller:
+        controller.launch(_key(0), _payload(0))
+        executor.wait_for(4)  # each later than the one before
+        for place in range(3):
+            executor.end(place, WorkerLostError("Exit", ""))
+        executor.end(3)
+        _collect(controller, 1)
+        assert controller.counts.failed == 3
+
+
+def test_a_call_lost_for_ever_does_not_keep_its_task_from_another_try():
+    executor = Manual()
+    with Controller(executor, patience=Patience(floor=0.3, first=0.3)) as controller:
+        controller.launch(_key(0), _payload(0))
+        executor.wait_for(2)
+        executor.end(1, WorkerLostError("Exit", ""))
+        assert len(executor.calls) == 3
+        executor.end(2)
         _collect(controller, 1)
 
 

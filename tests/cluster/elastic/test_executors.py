@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import elastic_worker
-from conftest import wait_for_end, worker_path
+from elastic_cases import wait_for_end, worker_path
 from headrace.cluster import LambdaExecutor, RayExecutor, ThreadExecutor, run_task
 from headrace.cluster.elastic import FolderObjects, Reference, WorkerLostError, pack, pack_task, read_result
 

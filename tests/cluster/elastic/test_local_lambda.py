@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from conftest import worker_path
+from elastic_cases import worker_path
 from headrace.cluster import LambdaExecutor, run_task
 from headrace.cluster.elastic import WorkerLostError, pack_task, read_result
 

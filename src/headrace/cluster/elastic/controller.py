@@ -33,7 +33,7 @@ class _Task(Generic[K]):
     payload: bytes
     step: Step = Step.LAUNCHED
     awaited: int = 0  # calls under way that are not late
-    relaunches: int = 0
+    times_late: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
 
@@ -198,7 +198,6 @@ class Controller(Generic[K]):
             self.counts.calls += 1
             for task in tasks:
                 task.awaited += 1
-                task.relaunches += relaunched
                 self.counts.relaunched += relaunched
         for task in tasks:
             self._observe(Step.LAUNCHED, task.key)
@@ -291,6 +290,7 @@ class Controller(Generic[K]):
                     launch.given_up = True
                     for task in launch.tasks:
                         task.awaited -= 1
+                        task.times_late += 1
                 again = [task for launch in late for task in launch.tasks if task.step < Step.ACCEPTED]
                 left = self._gathered_at + self._linger - time.monotonic()
                 batch = self._take_batch() if self._gathered and left <= 0 else []
@@ -311,8 +311,8 @@ class Controller(Generic[K]):
     def _is_late(self, launch: _Launch[K]) -> bool:
         if launch.given_up or launch.began is None:
             return False
-        relaunches = max(task.relaunches for task in launch.tasks)
-        allowed = self._patience.seconds([task.key for task in launch.tasks], relaunches=relaunches)
+        times_late = max(task.times_late for task in launch.tasks)
+        allowed = self._patience.seconds([task.key for task in launch.tasks], times_late=times_late)
         return time.monotonic() - launch.began > allowed
 
 

@@ -37,9 +37,9 @@ class Patience:
             average = self._averages.get(kind, seconds / len(keys))
             self._averages[kind] = average + _WEIGHT * (seconds / len(keys) - average)
 
-    def seconds(self, keys: Sequence[TaskKey], *, relaunches: int = 0) -> float:
-        """How long a call of these tasks may take: twice as long after each relaunch."""
+    def seconds(self, keys: Sequence[TaskKey], *, times_late: int = 0) -> float:
+        """How long a call of these tasks may take: twice as long after each that was late."""
         averages = [self._averages.get((key.layer, key.direction)) for key in keys]
         known = [average for average in averages if average is not None]
         longest = max(self.floor, self.ratio * sum(known)) if len(known) == len(averages) else max(self.floor, self.first)
-        return float(longest * 2**relaunches)
+        return float(longest * 2**times_late)
