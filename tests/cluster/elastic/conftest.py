@@ -30,6 +30,21 @@ def _no_credentials(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
+def bucket():
+    """The address of a server of moto's, with a bucket `rows`."""
+    boto3 = pytest.importorskip("boto3", reason="needs headrace[aws]")
+    server = pytest.importorskip("moto.server", reason="needs moto[server]").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    client = boto3.client("s3", endpoint_url=url, aws_access_key_id="t", aws_secret_access_key="t", region_name="us-east-1")
+    client.create_bucket(Bucket="rows")
+    client.close()
+    yield url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
 def local_lambda():
     pytest.importorskip("boto3", reason="needs headrace[aws]")
     pytest.importorskip("awslambdaric", reason="needs headrace[aws]")

@@ -267,10 +267,11 @@ def test_a_call_lost_for_ever_does_not_keep_its_task_from_another_try():
 
 
 def test_a_result_that_is_no_message_is_a_failure_of_the_task():
-    with ThreadExecutor(1) as executor, Controller(executor, function=lambda payload: b"garbage") as controller:
-        controller.launch(_key(0), _payload(0))
-        with pytest.raises(TaskError, match="no message"):
-            controller.next_result(10)
+    for result, said in ((b"garbage", "no message"), (pack({"error": 1}, {}), "TypeError"), (pack({"error": {}}, {}), "KeyError")):
+        with ThreadExecutor(1) as executor, Controller(executor, function=lambda payload, result=result: result) as controller:
+            controller.launch(_key(0), _payload(0))
+            with pytest.raises(TaskError, match=said):
+                controller.next_result(10)
 
 
 def test_small_tasks_share_a_call(tmp_path):
@@ -318,6 +319,17 @@ def test_object_requests_of_tasks_are_recorded(tmp_path):
             controller.launch(_key(interval), payload)
             _collect(controller, 1)
     assert [record.gets for record in records] == [1, 0]
+
+
+def test_object_requests_of_a_task_that_fails_are_recorded_too(tmp_path):
+    objects, records = FolderObjects(tmp_path), []
+    objects.put("v1", pack({}, {"weight": torch.eye(4)}))
+    payload = pack_task("test.dense", {}, {"x": torch.ones(2, 3), "weight": Reference("v1")}, objects=objects)
+    with ThreadExecutor(1) as executor, Controller(executor, log=records.append) as controller:
+        controller.launch(_key(0), payload)
+        with pytest.raises(TaskError, match="shapes"):
+            controller.next_result(10)
+    assert [(record.gets, record.failed) for record in records] == [(1, "RuntimeError"), (0, "RuntimeError"), (0, "RuntimeError")]
 
 
 def test_closing_cancels_what_is_under_way_and_records_what_ran():

@@ -12,7 +12,7 @@ import torch
 import elastic_worker
 from elastic_cases import wait_for_end, worker_path
 from headrace.cluster import LambdaExecutor, RayExecutor, ThreadExecutor, run_task
-from headrace.cluster.elastic import FolderObjects, Reference, WorkerLostError, pack, pack_task, read_result
+from headrace.cluster.elastic import FolderObjects, Reference, Requests, S3Objects, WorkerLostError, pack, pack_task, read_result
 
 
 def _payload(rows=40):
@@ -200,6 +200,20 @@ def test_what_is_too_large_for_a_call_goes_by_object(aws, tmp_path):
         assert len(read_result(call.result())[1]["y"]) == limit - 300
         assert (call.usage.puts, call.usage.gets) == (0, 0)
     assert not list(objects.path.rglob("*.*"))
+
+
+@pytest.mark.slow
+def test_a_bucket_carries_what_is_too_large_for_a_call(aws, bucket):
+    """Workers are processes of their own, and find the bucket by its address."""
+    objects = S3Objects("rows", endpoint_url=bucket)
+    with LambdaExecutor(1, endpoint_url=aws.endpoint_url, objects=objects) as executor:
+        x = torch.randn(2500, 602)
+        call = executor.submit(run_task, pack_task("test.dense", {}, {"x": x, "weight": torch.eye(602)}))
+        arrays = read_result(call.result())[1]
+    assert int(arrays["pid"]) != os.getpid()
+    assert torch.equal(arrays["y"], x.relu())
+    assert (call.usage.puts, call.usage.gets) == (2, 2)
+    assert objects.requests == Requests(puts=1, gets=1, deletes=2)
 
 
 def test_without_objects_large_payloads_and_results_are_refused(aws):

@@ -7,21 +7,6 @@ import pytest
 from headrace.cluster.elastic import FolderObjects, Requests, S3Objects, open_objects
 
 
-@pytest.fixture(scope="module")
-def bucket():
-    """The address of a bucket of moto's server."""
-    boto3 = pytest.importorskip("boto3", reason="needs headrace[aws]")
-    server = pytest.importorskip("moto.server", reason="needs moto[server]").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client = boto3.client("s3", endpoint_url=url, aws_access_key_id="t", aws_secret_access_key="t", region_name="us-east-1")
-    client.create_bucket(Bucket="rows")
-    client.close()
-    yield url
-    server.stop()
-
-
 @pytest.fixture(params=["folder", "s3"])
 def objects(request, tmp_path):
     if request.param == "folder":

@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Lock, Thread
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic
 
-from torch import Tensor
-
-from headrace.cluster.elastic.executors.pool import Call, Function, PoolExecutor, Usage, WorkerLostError
-from headrace.cluster.elastic.patience import Patience, TaskKey
-from headrace.cluster.elastic.payload import TaskError, pack_batch, read_result, unpack_batch
-from headrace.cluster.elastic.records import CallRecord, Counts
+from headrace.cluster.elastic.control.launches import Arrays, K, Launch, Pending, results_of
+from headrace.cluster.elastic.control.patience import Patience
+from headrace.cluster.elastic.control.records import CallRecord, Counts
+from headrace.cluster.elastic.executors.pool import Call, Function, PoolExecutor, Usage
+from headrace.cluster.elastic.payload import TaskError, pack_batch
 from headrace.cluster.elastic.step import Step
 from headrace.cluster.elastic.work import run_task
 
-K = TypeVar("K", bound=TaskKey)
-Arrays = dict[str, Tensor]
-
 _TICK = 0.05  # seconds between two looks at calls that may be late
-
-
-@dataclass(eq=False)
-class _Task(Generic[K]):
-    key: K
-    payload: bytes
-    step: Step = Step.LAUNCHED
-    awaited: int = 0  # calls under way that are not late
-    times_late: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(eq=False)
-class _Launch(Generic[K]):
-    """A call that is under way."""
-
-    tasks: list[_Task[K]]
-    future: Future[bytes]
-    at: float
-    relaunched: bool
-    given_up: bool = False
-
-    @property
-    def began(self) -> float | None:
-        return self.future.began if isinstance(self.future, Call) else self.at
 
 
 class Controller(Generic[K]):
@@ -89,9 +59,9 @@ class Controller(Generic[K]):
         self._patience = patience or Patience(floor=getattr(executor, "floor", 0.5))
         self._failures, self._batch, self._linger = failures, batch, linger
         self._log, self._observe = log or (lambda record: None), observe or (lambda step, key: None)
-        self._tasks: dict[K, _Task[K]] = {}
-        self._launches: set[_Launch[K]] = set()
-        self._gathered: list[_Task[K]] = []  # of the next batch
+        self._tasks: dict[K, Pending[K]] = {}
+        self._launches: set[Launch[K]] = set()
+        self._gathered: list[Pending[K]] = []  # of the next batch
         self._gathered_at = 0.0
         self._ready: deque[tuple[K, Arrays]] = deque()
         self._error: BaseException | None = None
@@ -116,7 +86,7 @@ class Controller(Generic[K]):
             self._require_open()
             if key in self._tasks:
                 raise ValueError(f"task {key} is under way already")
-            task = self._tasks[key] = _Task(key, payload)
+            task = self._tasks[key] = Pending(key, payload)
             self.counts.tasks += 1
             groups = self._grouped(task)
             self._changed.notify_all()
@@ -168,7 +138,7 @@ class Controller(Generic[K]):
         if self._closed:
             raise RuntimeError("this controller was closed")
 
-    def _grouped(self, task: _Task[K]) -> list[list[_Task[K]]]:
+    def _grouped(self, task: Pending[K]) -> list[list[Pending[K]]]:
         """Tasks that make a call now that this one has come. Under the lock."""
         if self._batch == 1:
             return [[task]]
@@ -183,13 +153,13 @@ class Controller(Generic[K]):
             groups.append(self._take_batch())
         return [group for group in groups if group]
 
-    def _take_batch(self) -> list[_Task[K]]:
+    def _take_batch(self) -> list[Pending[K]]:
         group, self._gathered = self._gathered, []
         return group
 
-    def _submit(self, tasks: list[_Task[K]], *, relaunched: bool = False) -> None:
+    def _submit(self, tasks: list[Pending[K]], *, relaunched: bool = False) -> None:
         payload = tasks[0].payload if len(tasks) == 1 else pack_batch([task.payload for task in tasks])
-        launch = _Launch(tasks, self.executor.submit(self._function, payload), time.monotonic(), relaunched)
+        launch = Launch(tasks, self.executor.submit(self._function, payload), time.monotonic(), relaunched)
         with self._changed:
             if self._closed:
                 launch.future.cancel()
@@ -203,7 +173,7 @@ class Controller(Generic[K]):
             self._observe(Step.LAUNCHED, task.key)
         launch.future.add_done_callback(partial(self._ended, launch))
 
-    def _ended(self, launch: _Launch[K], future: Future[bytes]) -> None:
+    def _ended(self, launch: Launch[K], future: Future[bytes]) -> None:
         with self._changed:
             if launch not in self._launches:  # closed
                 return
@@ -212,12 +182,12 @@ class Controller(Generic[K]):
         except BaseException as error:  # a future would swallow it
             self._end(error)
 
-    def _settle(self, launch: _Launch[K]) -> None:
-        results, gets = _results(launch)
+    def _settle(self, launch: Launch[K]) -> None:
+        results, gets = results_of(launch)
         for task in launch.tasks:
             self._observe(Step.RETURNED, task.key)
         accepted: list[tuple[K, Arrays]] = []
-        again: list[_Task[K]] = []
+        again: list[Pending[K]] = []
         duplicates, failed = 0, ""
         with self._changed:
             self._launches.discard(launch)
@@ -233,7 +203,7 @@ class Controller(Generic[K]):
                 else:
                     duplicates += 1
             if accepted and launch.began is not None:
-                self._patience.ended([task.key for task in launch.tasks], time.monotonic() - launch.began)
+                self._patience.ended(launch.keys, time.monotonic() - launch.began)
         self._record(launch, duplicates=duplicates, gets=gets, failed=failed)
         for key, _ in accepted:
             self._observe(Step.ACCEPTED, key)
@@ -243,19 +213,19 @@ class Controller(Generic[K]):
         for task in again:
             self._submit([task], relaunched=True)
 
-    def _may_try_again(self, task: _Task[K], error: TaskError) -> bool:
+    def _may_try_again(self, task: Pending[K], error: TaskError) -> bool:
         """Whether a task that failed is to be launched: not while another call of it is awaited, nor after too many failures."""
         task.failures[error.kind] += 1
         if task.failures[error.kind] >= self._failures:
             self._error = self._error or error
         return self._error is None and not self._closed and task.awaited == 0
 
-    def _record(self, launch: _Launch[K], *, duplicates: int, gets: int, failed: str) -> None:
+    def _record(self, launch: Launch[K], *, duplicates: int, gets: int, failed: str) -> None:
         began = launch.at if launch.began is None else launch.began
         seconds = time.monotonic() - began
         usage = launch.future.usage if isinstance(launch.future, Call) else Usage("other")
         record = CallRecord(
-            keys=tuple(task.key for task in launch.tasks),
+            keys=tuple(launch.keys),
             begin=time.time() - seconds,
             milliseconds=usage.milliseconds or seconds * 1e3,
             worker=usage.worker,
@@ -308,35 +278,9 @@ class Controller(Generic[K]):
             except BaseException as error:
                 self._end(error)
 
-    def _is_late(self, launch: _Launch[K]) -> bool:
+    def _is_late(self, launch: Launch[K]) -> bool:
         if launch.given_up or launch.began is None:
             return False
         times_late = max(task.times_late for task in launch.tasks)
-        allowed = self._patience.seconds([task.key for task in launch.tasks], times_late=times_late)
+        allowed = self._patience.seconds(launch.keys, times_late=times_late)
         return time.monotonic() - launch.began > allowed
-
-
-def _results(launch: _Launch[K]) -> tuple[Sequence[Arrays | TaskError], int]:
-    """What each task of a call that ended came to, and how many objects they read."""
-    try:
-        result = launch.future.result()
-        parts: Sequence[bytes | memoryview] = [result] if len(launch.tasks) == 1 else unpack_batch(result)
-        if len(parts) != len(launch.tasks):
-            raise ValueError(f"a batch of {len(launch.tasks)} tasks has {len(parts)} results")
-    except BaseException as error:  # of the worker, whatever it is: SystemExit too
-        kind, message = (
-            (error.kind, error.message) if isinstance(error, WorkerLostError | TaskError) else (type(error).__name__, str(error))
-        )
-        return [TaskError(task.key, kind, message, "") for task in launch.tasks], 0
-    results: list[Arrays | TaskError] = []
-    gets = 0
-    for task, part in zip(launch.tasks, parts, strict=True):
-        try:
-            facts, arrays = read_result(part, task.key)
-            results.append(arrays)
-            gets += facts["gets"]
-        except TaskError as error:
-            results.append(error)
-        except ValueError as error:
-            results.append(TaskError(task.key, "ValueError", str(error), ""))
-    return results, gets

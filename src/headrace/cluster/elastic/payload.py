@@ -25,11 +25,14 @@ class Reference:
 
 
 class TaskError(RuntimeError):
-    """A task failed on its worker. `key` is the task's, `kind` the type of the exception, `remote` its traceback there."""
+    """A task failed on its worker. `key` is the task's, `kind` the type of the exception, `remote` its traceback there.
 
-    def __init__(self, key: Hashable, kind: str, message: str, remote: str) -> None:
+    facts: what the worker says of the task, as `read_result` has it.
+    """
+
+    def __init__(self, key: Hashable, kind: str, message: str, remote: str, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"task {key} failed with {kind}: {message}\n\n{remote}".rstrip())
-        self.key, self.kind, self.message, self.remote = key, kind, message, remote
+        self.key, self.kind, self.message, self.remote, self.facts = key, kind, message, remote, dict(facts or {})
 
 
 def pack_task(
@@ -65,7 +68,7 @@ def read_result(result: bytes | memoryview, key: Hashable = None) -> tuple[dict[
     header, arrays = unpack(result)
     if "error" in header:
         error = header["error"]
-        raise TaskError(key, error["kind"], error["message"], error["traceback"])
+        raise TaskError(key, error["kind"], error["message"], error["traceback"], header)
     return header, arrays
 
 
