@@ -175,8 +175,9 @@ class Controller(Generic[K]):
 
     def _ended(self, launch: Launch[K], future: Future[bytes]) -> None:
         with self._changed:
-            if launch not in self._launches:  # closed
+            if launch not in self._launches:  # `close` has recorded it
                 return
+            self._launches.discard(launch)
         try:
             self._settle(launch)
         except BaseException as error:  # a future would swallow it
@@ -190,7 +191,6 @@ class Controller(Generic[K]):
         again: list[Pending[K]] = []
         duplicates, failed = 0, ""
         with self._changed:
-            self._launches.discard(launch)
             for task, result in zip(launch.tasks, results, strict=True):
                 task.awaited -= not launch.given_up
                 if isinstance(result, TaskError):
