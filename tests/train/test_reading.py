@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.nn.node_losses import count_right
 from headrace.store.tiers.placed import rows_for
 from headrace.train import NodeOptions, Watcher
 from headrace.train import recipe as training_recipe
 from headrace.train.nodes.node import NodeRecipe
-from headrace.nn.node_losses import count_right
 from headrace.train.reading import Reading
 from training_cases import assert_same_run, assert_same_weights, small
 

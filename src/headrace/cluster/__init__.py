@@ -1,7 +1,7 @@
 """Graphs and features that are split over ranks: who holds what, what is sent in a step, and layers computed by all of them."""
 
 from headrace.cluster.batches import FetchedBatches, OwnBatches, PushPullBatches, Redrawn, RoundBatches, TeamShard
-from headrace.cluster.elastic import ParameterStore, Task
+from headrace.cluster.elastic import LambdaExecutor, ParameterStore, RayExecutor, Task, ThreadExecutor, run_task
 from headrace.cluster.grid import Grid
 from headrace.cluster.parallelise import first_layer, parallelise
 from headrace.cluster.partial import Partial, Pushed
@@ -19,6 +19,7 @@ __all__ = [
     "Estimate",
     "FetchedBatches",
     "Grid",
+    "LambdaExecutor",
     "OwnBatches",
     "ParameterStore",
     "Part",
@@ -27,6 +28,7 @@ __all__ = [
     "PushPull",
     "PushPullBatches",
     "Pushed",
+    "RayExecutor",
     "Redrawn",
     "Round",
     "RoundBatches",
@@ -34,6 +36,7 @@ __all__ = [
     "Task",
     "Team",
     "TeamShard",
+    "ThreadExecutor",
     "cut",
     "estimate",
     "first_layer",
@@ -42,4 +45,5 @@ __all__ = [
     "parallelise",
     "partition",
     "rounds_of",
+    "run_task",
 ]

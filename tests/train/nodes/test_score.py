@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headrace.train.measure import auc
 from headrace.nn.node_losses import count_right, node_loss
+from headrace.train.measure import auc
 from headrace.train.nodes.score import measures_of, per_class, score
 
 

@@ -15,7 +15,6 @@ from headrace.ranks import Exchange
 from headrace.sample import Block
 
 
-
 class _Kind(IntEnum):
     setup = 0
 
