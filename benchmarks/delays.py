@@ -19,7 +19,7 @@ from headrace.train import Watcher
 
 DATASETS = {
     "pubmed": {"batch_size": 10, "features": "rows", "epochs": 60},
-    "coauthor_physics": {"batch_size": 20, "epochs": 40},
+    "coauthor_physics": {"batch_size": 20, "epochs": 20, "validate_every": 5},
     "amazon_computers": {"batch_size": 20, "epochs": 60},
 }
 POLICIES = {"stash": 1, "double_buffer": 3}  # and the batches of a step

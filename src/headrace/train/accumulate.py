@@ -75,7 +75,9 @@ class Accumulator:
         with clock("exchange", first):
             self.recipe.end_batches()
             exchanged = self._exchanged(reports, count, ask)  # while gradients travel
-            gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=self._like())
+            gradient = self._like()
+            if self._size:
+                gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=gradient)
             asked, rows = exchanged()
             total = math.fsum(rows[:, 2].tolist())
             self.recipe.close_step(total)
@@ -104,7 +106,8 @@ class Accumulator:
 
     def _flat(self) -> Tensor:  # -> [size]
         parameters = self._parameters
-        return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).to(self._dtype) for p in parameters])
+        flat = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).to(self._dtype) for p in parameters]
+        return torch.cat([self._like()[:0], *flat])
 
     def _spread(self, gradient: Tensor) -> None:
         for parameter, part in zip(self._parameters, gradient.split([p.numel() for p in self._parameters]), strict=True):

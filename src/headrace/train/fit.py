@@ -169,6 +169,8 @@ def _accumulated(options: LoopOptions, begun: dict[str, Any] | None, ranks: Rank
     """The options with `accumulate` as a number: as the run began, or a batch for each rank."""
     if "accumulate" not in {f.name for f in fields(options)}:
         return options, 1
+    if getattr(options, "flow", "none") != "none":  # a step is an epoch, and every rank has its rows of it
+        return replace(options, accumulate=ranks.size), ranks.size  # type: ignore[call-arg]
     asked: int = options.accumulate or (begun or {}).get("accumulate", 0) or ranks.size  # type: ignore[attr-defined]
     if asked < ranks.size:
         raise ValueError(

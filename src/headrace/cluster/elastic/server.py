@@ -79,12 +79,14 @@ class Server:
 
     def _make_tables(self, x: Tensor) -> None:
         """Rows of the inputs of every layer but the first, their sums, and the gradients of these; and features of ghosts, once."""
-        at, widths = self.at, [layer_width(layer) for layer in self.layers]
+        at, widths = self.at, [total.width for total in self.sums]
         features = torch.cat([x, *at.exchanged(x, at.forward, "features")])
         self.x, self._dropped = features, dict[int, Tensor]()
         self.first = self.sums[0].gather(features, 0, at.num_own)
-        if not self.layers[0].before:
-            self.x = x  # of which the ghosts' are summed for good
+        if self.layers[0].before:
+            self._all_ids = torch.cat([at.ids, *at.exchanged(at.ids, at.forward)])
+        else:
+            self.x = x  # those of ghosts are summed for good
 
         def table(rows: int, width: int) -> Tensor:
             return torch.zeros(rows, width, dtype=self.dtype)
@@ -193,13 +195,6 @@ class Server:
             self._dropped[epoch] = dropout(self.x, self.layers[0].before, seed=draws.before, rows=self._all_ids)
         return self._dropped[epoch]
 
-    @property
-    def _all_ids(self) -> Tensor:
-        """Ids of own nodes and ghosts."""
-        if not hasattr(self, "_ids"):
-            self._ids = torch.cat([self.at.ids, *self.at.exchanged(self.at.ids, self.at.forward)])
-        return self._ids
-
     def _seeds(self, epoch: int) -> list[LayerDraws]:
         if epoch not in self._drawn:
             self._drawn[epoch] = layer_draws(self.layers, self._draws(epoch))
@@ -243,9 +238,3 @@ class Server:
         """End the thread of the exchange; every server, after its last epoch."""
         if self._ghosts is not None:
             self._ghosts.close()
-
-
-def layer_width(layer: Layer) -> int:
-    """Columns of a layer's input."""
-    width = layer.conv.in_channels
-    return int(width[0] if isinstance(width, tuple) else width)

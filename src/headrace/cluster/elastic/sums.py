@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,10 +21,11 @@ class LayerSum:
     """
 
     def __init__(self, layer: Layer, neighborhood: Neighborhood, dtype: torch.dtype) -> None:
-        fixed: FixedSum | None = layer.conv.fixed_sum() if callable(getattr(layer.conv, "fixed_sum", None)) else None
+        make_sum: Any = getattr(layer.conv, "fixed_sum", None)
+        fixed: FixedSum | None = None if make_sum is None else make_sum()
         if fixed is None or fixed.factors is None:
             raise SplitError(f"{type(layer.conv).__name__} does not begin with a linear sum over neighbors")
-        self._fixed, self._at = fixed, neighborhood
+        self._fixed, self._at, self.width = fixed, neighborhood, fixed.wide
         factors = fixed.factors(neighborhood.forward.rows(0, neighborhood.num_own, neighborhood.degree), dtype)
         own_scale = None if factors.scale is None else factors.scale[: neighborhood.num_own]
         self._scale, self._row_scale, self._own = own_scale, factors.row_scale, factors.own

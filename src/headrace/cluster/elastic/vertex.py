@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -41,9 +41,9 @@ class Vertex(nn.Module):
     def forward(self, summed: Tensor, own: Tensor | None, ids: Tensor | None = None, seed: int | None = None) -> Tensor:
         """New rows. `own`: of the same nodes, where the layer reads them."""
         layer, conv = self.layer, self.split.conv
-        weights = [reduce(getattr, name.split("."), layer) for name in self.split.names][: len(conv.weights)]
+        weights: list[Any] = [reduce(getattr, name.split("."), layer) for name in self.split.names]
         where = Block(torch.zeros(len(summed) + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), len(summed))
-        rows = conv.mapped(summed if own is None else own, where, weights, summed=summed)
+        rows = conv.mapped(summed if own is None else own, where, weights[: len(conv.weights)], summed=summed)
         return layer.finish(conv.finish(rows, where), None if layer.skip is None else layer.skip(own), ids=ids, seed=seed)
 
 
@@ -129,6 +129,5 @@ def backward(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[s
 
 def weight_arrays(layer: nn.Module, weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The arrays of a layer's weights and buffers, for a task; `weights` has those of the model."""
-    buffers = {name: buffer for name, buffer in layer.named_buffers()}
-    names: Sequence[str] = [name for name, _ in layer.named_parameters()]
-    return {WEIGHT + name: weights[prefix + name] for name in names} | {WEIGHT + name: b for name, b in buffers.items()}
+    of_layer = {name: weights[prefix + name] for name, _ in layer.named_parameters()} | dict(layer.named_buffers())
+    return {WEIGHT + name: array for name, array in of_layer.items()}

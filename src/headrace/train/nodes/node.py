@@ -99,7 +99,7 @@ def node(
     options = NodeOptions() if options is None else options
     if not isinstance(options, NodeOptions):
         raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
-    if options.topology == "split" and not isinstance(data, Part):
+    if (options.topology == "split" or options.flow != "none") and not isinstance(data, Part):
         data = as_dataset(data)
         data = own_part(data, options, partial(_built, model, options)) or data
     part = SplitData.of(data, options) if isinstance(data, Part) else None
@@ -179,6 +179,9 @@ def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     """What may differ when a run goes on. Features in memory and on disk give the same batches; resident ones do not."""
     alike = {begun.get("storage", "memory"), storage} <= {"memory", "disk"}
     places = {"staleness", "mode", "device_cache", "hot", "share", "parallel", "topology", "slices", "replicate"}
+    places |= {"intervals", "executor", "workers"}
+    if begun.get("flow", "none") in ("sync", "pipe"):
+        places |= {"flow", "accumulate"}  # a step is an epoch, on any number of servers
     return FREE | places | ({"storage", "memory"} if alike else set())
 
 

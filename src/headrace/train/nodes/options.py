@@ -36,6 +36,15 @@ class NodeOptions(RunOptions):
     inner_norm: Literal["none", "batch", "layer"] = option("batch", "with gin, normalization inside the network of each layer")
     residual: bool = option(False, "add each layer's input to its output")
     full_batch: bool = option(False, "train on the whole graph at once, without sampling")
+    flow: Literal["none", "sync", "pipe", "async"] = option(
+        "none",
+        "with full_batch, train by tasks on servers that hold a part each: layer by layer (sync), intervals overlapping (pipe, "
+        "the same bits), or up to lead epochs apart (async)",
+    )
+    lead: int = option(0, "with flow async, epochs that an interval may be ahead of the slowest; rows read are up to one older")
+    intervals: int = option(8, "with flow, ranges of rows into which a server's work is cut")
+    executor: Literal["threads", "ray", "lambda"] = option("threads", "with flow, who does the tensor work")
+    workers: int = option(0, "with flow, workers of a server (0: two threads, else one for each interval)")
     keep_sum: Literal["auto", "always", "never"] = option(
         "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
     )
@@ -110,6 +119,7 @@ class NodeOptions(RunOptions):
             raise ValueError(f"fanout has {len(self.fanout)} hops for {self.layers} layers: give one per layer")
         self._check_storage()
         self._check_parallel()
+        self._check_flow()
 
     def _check_parallel(self) -> None:
         self._check_at_least(slices=1)
@@ -118,6 +128,13 @@ class NodeOptions(RunOptions):
         Versions.of(self.versions)
         if self.parallel == "data" and (self.versions != "flush" or self.wire != "fp32" or self.slices != 1):
             raise ValueError("versions, wire and slices are of push_pull: leave them out, or use parallel push_pull")
+
+    def _check_flow(self) -> None:
+        self._check_at_least(intervals=1, workers=0, lead=0)
+        if self.flow != "none" and not self.full_batch:
+            raise ValueError(f"flow {self.flow} trains on the whole graph: it needs full_batch")
+        if self.lead and self.flow != "async":
+            raise ValueError(f"lead is how far intervals may be apart with flow async, and flow is {self.flow}: leave it out")
 
     def _check_storage(self) -> None:
         if self.partitions and (self.partitions < 2 or self.storage != "resident"):

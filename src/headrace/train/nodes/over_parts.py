@@ -18,6 +18,7 @@ from headrace.ranks import Exchange, Ranks, join
 from headrace.store import ArrayStore, ColumnSlice, Remote
 from headrace.train.fit import Setup
 from headrace.train.inference.infer_split import SplitGraph, infer_split, rows_of_all
+from headrace.train.nodes.elastic import ElasticRecipe
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.parallel import chosen, closing, exchange_of
 from headrace.train.nodes.push_pull import PushPullRecipe
@@ -37,7 +38,7 @@ class SplitData:
         """Meet the ranks that have the other parts, and learn labels and splits from them. Collective."""
         _check_options(options, part)
         with join(options.device) as ranks:
-            _check_ranks(part, ranks)
+            _check_ranks(part, ranks, alone=options.flow != "none")
             y, splits = _told(part, ranks)
         topology = Graph(torch.zeros(part.num_nodes + 1, dtype=torch.int64), torch.empty(0, dtype=part.indices.dtype))
         x = None if part.x is None else torch.empty(1, dtype=part.x.dtype).expand(part.num_nodes, part.num_features)
@@ -47,6 +48,10 @@ class SplitData:
     def recipe(self, model: nn.Module, setup: Setup) -> NodeRecipe:
         """Push-pull where the parts hold columns; where they hold rows, batches by one rank each."""
         part, options = self.part, setup.options
+        if options.flow != "none":
+            elastic = ElasticRecipe(self.data, model, part, setup)
+            setup.watcher.note(elastic.placed)
+            return elastic
         if options.parallel == ("data" if part.columns else "push_pull"):
             how = "by column, for push_pull" if part.columns else "by row, for parallel data"
             raise ValueError(f"these parts hold features {how}: leave parallel out, or partition again")
@@ -85,13 +90,18 @@ class SplitData:
 
 
 def own_part(data: Dataset, options: NodeOptions, make: Callable[[Dataset], nn.Module]) -> Part | None:
-    """This rank's part of a dataset that every rank can read, for topology `split`; None for one rank alone. Collective."""
+    """This rank's part of a dataset that every rank can read, for topology split or a flow. Collective.
+
+    None where one rank alone trains without a flow.
+    """
     with join(options.device) as ranks:
         rank, size = ranks.rank, ranks.size
-    if size == 1:
+    if size == 1 and options.flow == "none":
         return None
     if data.x is None or data.y is None:
-        raise ValueError("topology split trains on features and labels, and this dataset lacks them: use topology replicated")
+        raise ValueError("parts are trained on by features and labels, and this dataset lacks them: train on the whole of it")
+    if options.flow != "none":
+        return cut(data, rank, parts=size)
     with torch.random.fork_rng(devices=[]):  # the model of the run is made later
         parallel = chosen(data, make(data), options, size)[0]
     return cut(data, rank, parts=size, columns=parallel == "push_pull")
@@ -101,7 +111,7 @@ def _check_options(options: NodeOptions, part: Part) -> None:
     wrong = {
         "storage": options.storage != "memory",
         "features": options.features != "as_is",
-        "full_batch": options.full_batch,
+        "full_batch": options.full_batch and options.flow == "none",
         "split": options.split != "0",
         "slices": options.slices != 1,
         "validate": options.validate == "sampled",
@@ -116,8 +126,8 @@ def _check_options(options: NodeOptions, part: Part) -> None:
         raise ValueError("sampled batches carry no edge weights: partition the dataset without them")
 
 
-def _check_ranks(part: Part, ranks: Ranks) -> None:
-    if part.parts == 1:
+def _check_ranks(part: Part, ranks: Ranks, *, alone: bool) -> None:
+    if part.parts == 1 and not alone:
         raise ValueError("one part is the whole dataset: train on that, or partition it into as many parts as there are ranks")
     if ranks.size != part.parts:
         raise ValueError(

@@ -81,12 +81,12 @@ class PushPullRecipe(NodeRecipe):
         assert isinstance(self.rounds, PushPullBatches)
         engine, rounds = self.engine, self.rounds.returned()
         own = in_order(rounds, 0) or [torch.zeros_like(weight[:, engine.columns]) for weight in engine.maps]
-        for parameter, gradient in zip(engine.maps, _summed("replicas", own, self.replicas), strict=True):
+        for parameter, gradient in zip(engine.maps, summed_over("replicas", own, self.replicas), strict=True):
             parameter.grad = torch.zeros_like(parameter)
             parameter.grad[:, engine.columns] = gradient / weight
         if engine.shared:
             mine = in_order(rounds, 1) or [torch.zeros_like(parameter) for parameter in engine.shared]
-            for parameter, gradient in zip(engine.shared, _summed("shared", mine, self.exchange), strict=True):
+            for parameter, gradient in zip(engine.shared, summed_over("shared", mine, self.exchange), strict=True):
                 parameter.grad = gradient / weight
         engine.keep()
         super().close_step(weight)
@@ -105,7 +105,7 @@ class PushPullRecipe(NodeRecipe):
         )
         mine = sum((p.grad.double().square().sum() for p in self.engine.maps if p.grad is not None), torch.zeros(()))
         counted = mine if self.grid.rank < self.grid.size else torch.zeros_like(mine)
-        (slices,) = _summed("norm", [counted.reshape(1)], self.exchange)
+        (slices,) = summed_over("norm", [counted.reshape(1)], self.exchange)
         return (squares + slices.sum()).sqrt().to(parameters[0].dtype)
 
     def assemble(self) -> None:
@@ -185,7 +185,7 @@ def _versions_of(options: NodeOptions, accumulate: int, grid: Grid) -> Versions:
     return versions
 
 
-def _summed(phase: str, mine: Sequence[Tensor], exchange: Exchange | None) -> list[Tensor]:
+def summed_over(phase: str, mine: Sequence[Tensor], exchange: Exchange | None) -> list[Tensor]:
     """Sums over ranks, in their order."""
     if exchange is None:
         return list(mine)

@@ -51,8 +51,6 @@ class NodeRecipe(Recipe):
     ) -> None:
         assert data.y is not None
         self.ranks, self.accumulate, self.exchange, self.remote = ranks or Alone(), accumulate, exchange, remote
-        if options.full_batch and self.ranks.size > 1:
-            raise ValueError(f"full_batch is one batch per step, and there are {self.ranks.size} ranks: train it on one")
         self.device = torch.device(options.device)
         self.data, self.model, self.options = data, model.to(self.device), options
         self.labels: Tensor = data.y
@@ -68,10 +66,7 @@ class NodeRecipe(Recipe):
         self.loader: NeighborLoader | None = None
         self.whole: WholeBatch | None = None
         if options.full_batch:
-            self.whole = WholeBatch(data, options.depth, uses=_uses(options), keep_sum=options.keep_sum).to(self.device)
-            if isinstance(model, GNN) and self.whole.x is not None:
-                self.whole.first_sum.decide(cast(Layer, model.layers[0]), self.whole.x, self.whole.data.graph)
-            self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
+            self._take_whole()
         else:
             self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
         if options.capture == "always" and _normalizes_batches(model):
@@ -82,6 +77,18 @@ class NodeRecipe(Recipe):
             raise ValueError(
                 f"validate exact needs a model with layers, and {type(model).__name__} has none: choose auto or sampled"
             )
+
+    def _take_whole(self) -> None:
+        """Hold the whole graph as one batch."""
+        data, model, options = self.data, self.model, self.options
+        if self.ranks.size > 1:
+            raise ValueError(
+                f"full_batch is one batch per step, and there are {self.ranks.size} ranks: train it on one, or use flow pipe"
+            )
+        self.whole = WholeBatch(data, options.depth, uses=_uses(options), keep_sum=options.keep_sum).to(self.device)
+        if isinstance(model, GNN) and self.whole.x is not None:
+            self.whole.first_sum.decide(cast(Layer, model.layers[0]), self.whole.x, self.whole.data.graph)
+        self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
 
     def _captures(self) -> bool:
         """Whether steps are replayed. Where that was left open: on a GPU, for models of ours, which wait for nothing."""

@@ -1,0 +1,191 @@
+"""`ElasticRecipe`: node classification on the whole graph, by servers that hold a part each and workers for the tensor work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from time import time
+from typing import IO, Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace import _native
+from headrace._sealed import sealed
+from headrace.cluster import LambdaExecutor, ParameterStore, Part, RayExecutor, Task, ThreadExecutor
+from headrace.cluster.elastic import CallRecord, Controller, Labels, Neighborhood, PoolExecutor, Server, refuse_batch_norms
+from headrace.graph import Dataset
+from headrace.nn import GNN
+from headrace.ranks import Exchange
+from headrace.train.fit import Setup
+from headrace.train.inference.infer_split import rows_of_all
+from headrace.train.nodes.options import NodeOptions
+from headrace.train.nodes.parallel import closing
+from headrace.train.nodes.push_pull import summed_over
+from headrace.train.nodes.recipe import NodeRecipe
+from headrace.train.recipe import LossError, Progress, Step
+from headrace.train.watching.clock import Clock
+
+_GB = 1769 / 1024  # memory of a Lambda worker with one processor, in GB of 1,024 MB
+_EXECUTORS: dict[str, type[PoolExecutor[Any]]] = {"threads": ThreadExecutor, "ray": RayExecutor, "lambda": LambdaExecutor}
+
+
+class ElasticRecipe(NodeRecipe):
+    """Full-graph training by tasks (`headrace.cluster.elastic`).
+
+    A step is an epoch: every rank, a server, sums the gradients of its own rows, and the sums are added in the order of servers.
+    """
+
+    def __init__(self, data: Dataset, model: nn.Module, part: Part, setup: Setup) -> None:
+        options: NodeOptions = setup.options
+        _check(model, options)
+        assert isinstance(model, GNN)
+        super().__init__(data, model, options, setup.trace, **setup.shared)
+        self.part, self.own_gradients = part, list(model.parameters())
+        self._between: Exchange | None = None
+        if setup.ranks.size > 1:
+            self._between = Exchange(setup.ranks)
+            setup.opened.push(closing(self._between.close))
+        executor = setup.opened.enter_context(_executor(options))
+        log = _CallLog(setup.folder, part.number, setup.opened)
+        controller: Controller[Task] = setup.opened.enter_context(Controller(executor, log=log))
+        self.controller = controller
+        self.neighborhood = Neighborhood(part, intervals=options.intervals, exchange=self._between)
+        weights = {name: weight.detach() for name, weight in model.named_parameters()}
+        self.store = ParameterStore(weights, lambda weights, total: weights, intervals=self.neighborhood.own_intervals)
+        assert part.x is not None
+        x = part.x.to(next(model.parameters()).dtype)
+        self.server = Server(
+            model, self.neighborhood, x, self._own_labels(), self.store, controller, draws=lambda epoch: _key(options.seed, epoch)
+        )
+        setup.opened.push(closing(self.server.close))
+        self._validations = 0
+
+    def _own_labels(self) -> Labels:
+        owner, row = self.part.owners.locate(self.train_nodes.long())
+        own = owner == self.part.number
+        return Labels(row[own], self.labels[self.train_nodes[own]], self.weight)
+
+    def _take_whole(self) -> None:
+        """Nothing here has the whole graph."""
+
+    def num_batches(self, epoch: int) -> int:
+        return self.ranks.size
+
+    def batches(self, epoch: int, first: int) -> Iterator[Any]:
+        return iter([epoch])
+
+    def gradients(self, batch: Any, clock: Clock) -> Step:
+        """The sums of an epoch: `batch` is its number."""
+        epoch = int(batch)
+        with clock("forward"):  # and backward: intervals are in both
+            self.server.train(range(epoch, epoch + 1), flow=self.options.flow)  # type: ignore[arg-type]
+        parts = self.server.totals.pop(epoch)
+        loss, weight, right = torch.stack([parts[interval] for interval in sorted(parts)]).sum(0).tolist()
+        seeds = int(((self.part.owners.locate(self.train_nodes.long())[0]) == self.part.number).sum())
+        return Step(loss / weight if weight else 0.0, seeds, {self.measures[0].name: right}, weight=weight, ready=True)
+
+    def close_step(self, weight: float) -> None:
+        mine = self.store.take()
+        assert mine is not None
+        total = dict(zip(mine, summed_over("gradients", list(mine.values()), self.exchange), strict=True))
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = total[name] / weight
+        self.store.step(total)  # the optimizer changes its weights in place
+
+    def step(self, batch: Any, clock: Clock) -> Step:
+        assert self.update is not None
+        done = self.gradients(batch, clock)
+        if not torch.isfinite(torch.tensor(done.loss)):
+            raise LossError(float(done.loss))
+        assert done.weight is not None
+        with clock("step"):
+            self.close_step(float(done.weight))
+            self.update()
+        return done
+
+    def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
+        self._validations += 1
+        own = self.server.validate(self._validations)
+        if self.exchange is None:
+            return own[self.part.owners.locate(nodes.long())[1]]
+        return rows_of_all(own, nodes.long(), self.part.owners, self.exchange)
+
+    def facts(self) -> dict[str, Any]:
+        counts, between = self.controller.counts, self.neighborhood
+        facts = super().facts()
+        facts["elastic"] = {
+            "intervals": between.num_intervals,
+            "ghosts": between.forward.num_src - between.num_own,
+            "calls": counts.calls,
+            "relaunched": counts.relaunched,
+            "duplicates": counts.duplicates,
+            "versions": self.store.most_versions,
+        }
+        return facts
+
+    def exchanges(self) -> list[Exchange]:
+        return super().exchanges() + [e for e in (self._between,) if e is not None]
+
+    @property
+    def placed(self) -> str:
+        """Where rows are, in words."""
+        of = self.neighborhood
+        return f"{self.ranks.size} servers with {of.num_intervals} intervals; tensor work by {self.options.executor}"
+
+
+class _CallLog:
+    """Writes a line for every call to a file of this server (`headrace cost` reads them)."""
+
+    def __init__(self, folder: Path | None, server: int, opened: ExitStack) -> None:
+        self._path = None if folder is None else folder / f"calls-{server}.jsonl"
+        self._opened, self._began = opened, time()
+        self._file: IO[bytes] | None = None  # opened with the first call: the run's directory is there then
+
+    def __call__(self, record: CallRecord) -> None:
+        if self._path is None:
+            return
+        if self._file is None:
+            self._file = self._opened.enter_context(_whole_lines(self._path))
+        line = {
+            "task": " ".join(map(str, record.keys)),
+            "began": max(record.begin - self._began, 0.0),
+            "ms": record.milliseconds,
+            "gb": _GB if record.worker == "lambda" else 0.0,
+            "kind": record.worker,
+            "sent": record.bytes_in,
+            "received": record.bytes_out,
+            "relaunched": record.relaunched,
+            "duplicate": record.duplicates > 0,
+            "failed": bool(record.failed),
+            "objects": record.puts + record.gets,
+        }
+        self._file.write(json.dumps(sealed(line)).encode() + b"\n")
+
+
+def _whole_lines(path: Path) -> IO[bytes]:
+    """The file, to write on after its last whole line: a killed process may have left half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.read_bytes() if path.exists() else b""
+    file = open(path, "r+b" if written else "wb")  # noqa: SIM115 - its user closes it
+    file.truncate(written.rfind(b"\n") + 1)
+    file.seek(0, 2)
+    return file
+
+
+def _executor(options: NodeOptions) -> PoolExecutor[Any]:
+    return _EXECUTORS[options.executor](options.workers or 2)
+
+
+def _key(seed: int, epoch: int) -> int:
+    return int(_native.stream_key(seed, epoch, 0, _native.Purpose.step))
+
+
+def _check(model: nn.Module, options: NodeOptions) -> None:
+    if not isinstance(model, GNN):
+        raise ValueError(f"flow {options.flow} sends layers to workers by name, and knows those of headrace.nn.GNN alone")
+    refuse_batch_norms(model)
+    if torch.device(options.device).type != "cpu":
+        raise ValueError(f"flow {options.flow} computes with processors: use device cpu, or train without flow")
