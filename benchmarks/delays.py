@@ -18,9 +18,9 @@ import headrace as hr
 from headrace.train import Watcher
 
 DATASETS = {
-    "pubmed": {"batch_size": 10, "features": "rows", "epochs": 60},
-    "coauthor_physics": {"batch_size": 20, "epochs": 20, "validate_every": 5},
-    "amazon_computers": {"batch_size": 20, "epochs": 60},
+    "pubmed": {"batch_size": 10, "features": "rows", "epochs": 60, "lr": 0.01},
+    "coauthor_physics": {"batch_size": 20, "epochs": 20, "validate_every": 5, "lr": 0.003},
+    "amazon_computers": {"batch_size": 20, "features": "standardize", "epochs": 60, "validate_every": 5, "lr": 0.003},
 }
 POLICIES = {"stash": 1, "double_buffer": 3}  # and the batches of a step
 
@@ -31,7 +31,6 @@ def accuracies(data: hr.Dataset, versions: str, accumulate: int, seeds: int, **m
         model="gcn",
         hidden=64,
         fanout=(10, 10),
-        lr=0.01,
         weight_decay=5e-4,
         accumulate=accumulate,
         parallel="push_pull",

@@ -7,6 +7,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 python=${PYTHON:-.venv/bin/python}
 builder=${PYTHON_OF_BUILD:-$python}
+case $builder in */*) builder=$(cd "$(dirname "$builder")" && pwd)/$(basename "$builder") ;; esac # cmake takes whole paths alone
 calls=${CALLS:-20000} seed=${SEED:-1}
 out=build/sanitize
 mkdir -p $out/src
