@@ -1,6 +1,7 @@
 """One server of elastic trainings, run by `cluster/elastic/test_training.py` as `elastic_training.py FOLDER CASE...`.
 
-A case is MODEL:FLOW:INTERVALS, with :resume or :N, after which epoch rank 0 kills itself; weights go to FOLDER/CASE.pt.
+A case is MODEL:FLOW:INTERVALS, with /resume or /N, after which epoch rank 0 kills itself; weights go to FOLDER/CASE.pt. A flow
+async2 has a lead of 2.
 """
 
 import os
@@ -31,7 +32,16 @@ def dataset():
 
 
 def options(model, **more):
-    usual = {"hidden": 16, "layers": 2, "heads": 4, "epochs": 20, "dropout": 0.5, "input_dropout": 0.3, "optimizer": "sgd", "lr": 0.05}
+    usual = {
+        "hidden": 16,
+        "layers": 2,
+        "heads": 4,
+        "epochs": 20,
+        "dropout": 0.5,
+        "input_dropout": 0.3,
+        "optimizer": "sgd",
+        "lr": 0.05,
+    }
     usual |= {"class_weights": "balanced", "clip": 0.5, "full_batch": True, "threads": 1, "seed": 3, "checkpoint_seconds": 0.0}
     usual |= {"inner_norm": "layer"} if model == "gin" else {}
     return NodeOptions(model=model, **{**usual, **more})
@@ -42,7 +52,8 @@ def main(folder, cases):
         name, *how = case.split("/")
         model, flow, intervals = name.split(":")
         watcher = Killed(int(how[0])) if how and how[0].isdigit() else Watcher()
-        chosen = options(model, flow=flow, intervals=int(intervals))
+        lead = {"flow": "async", "lead": int(flow[5:]), "validate_every": 10} if flow.startswith("async") else {"flow": flow}
+        chosen = options(model, **lead, intervals=int(intervals))
         place = folder / name.replace(":", "-")
         result = node(dataset(), chosen, out=place, resume="resume" in how, watcher=watcher)
         if os.environ.get("RANK", "0") == "0":

@@ -19,6 +19,7 @@ from headrace.ranks.process import machine
 from headrace.ranks.ranks import Alone, GroupRanks, Ranks
 
 _joined = count()  # all ranks join equally often
+_jobs: dict[tuple[Any, ...], tuple[Any, int, int]] = {}  # the store of the job that this process is in
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _WAIT = "HEADRACE_JOIN_SECONDS"  # how long ranks wait for each other at the beginning
 
@@ -92,7 +93,7 @@ def _meet(gpu: str) -> tuple[PrefixStore, int, int, list[str]]:
     """The job's store, this rank, how many there are, and the GPUs of all; when all have come."""
     address, seconds = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", _wait_seconds()
     try:
-        job, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+        job, rank, size = _job(address, seconds)
         job.set_timeout(timedelta(seconds=seconds))
         store = PrefixStore(f"headrace/{next(_joined)}", job)  # a second join must not read what the first one wrote
         return store, rank, size, _told_by_all(store, rank, size, gpu)
@@ -103,6 +104,16 @@ def _meet(gpu: str) -> tuple[PrefixStore, int, int, list[str]]:
             f"rank {os.environ['RANK']} did not meet the {others} others at {address} within {seconds:g} s ({why}): see how they "
             f"ended, or let it wait longer by {_WAIT}"
         ) from None
+
+
+def _job(address: str, seconds: float) -> tuple[Any, int, int]:
+    """The job's store, this rank and how many there are. The store stays for the next join: rank 0 may host it, and another rank
+    that joins again at once would speak to one that is about to close."""
+    key = (os.getpid(), address, os.environ["RANK"], os.environ["WORLD_SIZE"])
+    if key not in _jobs:
+        _jobs.clear()
+        _jobs[key] = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    return _jobs[key]
 
 
 def _wait_seconds() -> float:

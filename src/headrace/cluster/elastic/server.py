@@ -50,6 +50,9 @@ class Server:
 
     Rows of every layer are kept for own nodes and ghosts. A task is launched with the rows that are here, and its result stored and
     told to the servers that read it. `draws(epoch)` is the key of the epoch's dropout.
+
+    With flow async the store steps when it can, and with `exchange_sums` servers tell each other what they stepped by: each steps
+    by every sum once. In other flows the caller takes the sum of an epoch from the store.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Server:
         controller: Controller[Task],
         *,
         draws: Callable[[int], int],
+        exchange_sums: bool = False,
     ) -> None:
         self.model, self.at, self.store, self.controller, self.labels = model, neighborhood, store, controller, labels
         self.layers = cast("list[Layer]", list(model.layers))
@@ -72,7 +76,12 @@ class Server:
         self.predicted: Tensor | None = None  # [own, classes], of the last validation
         self._config = json.dumps(model.config)
         self._draws, self._drawn = draws, dict[int, list[LayerDraws]]()
-        self._ghosts = None if neighborhood.exchange is None else Ghosts(neighborhood.exchange)
+        self.most_lead = self.most_age = 0  # epochs, of flow async
+        self._exchange_sums = exchange_sums
+        self._ghosts: Ghosts | None = None
+        if neighborhood.exchange is not None:
+            numbers = sum(weight.numel() for weight in store.weights().values()) if exchange_sums else 0
+            self._ghosts = Ghosts(neighborhood.exchange, numbers=numbers, dtype=self.dtype)
         self._reads, self._reads_back = (neighborhood.reads(reading) for reading in (neighborhood.forward, neighborhood.backward))
         self._places: dict[tuple[bool, int], Tensor] = {}
         self._make_tables(x)
@@ -102,7 +111,9 @@ class Server:
     def train(self, epochs: range, *, flow: Flow, lead: int = 0) -> None:
         """Own intervals through these epochs, gradients to the store. Collective."""
         how: dict[str, Any] = {"intervals": self.at.num_intervals, "epochs": epochs, "flow": flow, "lead": lead}
-        self._run(Schedule(stages(len(self.layers)), self._reads, self._reads_back, **how))
+        schedule = Schedule(stages(len(self.layers)), self._reads, self._reads_back, **how)
+        self._run(schedule)
+        self.most_lead, self.most_age = max(self.most_lead, schedule.most_lead), max(self.most_age, schedule.most_age)
         self._drawn.clear()
         self._dropped.clear()
 
@@ -114,23 +125,33 @@ class Server:
         return self.predicted
 
     def _run(self, schedule: Schedule) -> None:
+        steps = _Steps(self.store) if schedule.flow == "async" else None
         news: list[News] = []
         if self._ghosts is None:
             while not schedule.finished:
                 self._launch_ready(schedule)
                 self._take(schedule, news, None)
+                if steps is not None:
+                    steps.make(rest=schedule.finished)
             return
-        ended, round = False, self._ghosts.begin([], finished=False)
-        while not ended:
+        round = self._ghosts.begin([], [], finished=False)
+        while True:
             self._launch_ready(schedule)
+            if steps is not None:
+                steps.make(rest=schedule.finished)
             if round.done:
-                heard, ended = round.wait()
-                for task, rows in heard:
+                heard = round.wait()
+                for task, rows in heard.tasks:
                     self._hear(task, rows)
                     schedule.heard(task)
-                if not ended:
-                    sent, news = news, []
-                    round = self._ghosts.begin(sent, finished=schedule.finished)
+                if steps is not None and heard.sums is not None:
+                    steps.others += heard.sums.unbind()
+                if heard.ended:
+                    return
+                sent, news = news, []
+                sums = [] if steps is None else steps.to_tell()
+                finished = schedule.finished and (steps is None or not steps.others)
+                round = self._ghosts.begin(sent, sums, finished=finished)
             self._take(schedule, news, _POLL)
 
     def _launch_ready(self, schedule: Schedule) -> None:
@@ -161,7 +182,14 @@ class Server:
         training = task.direction != Direction.VALIDATE
         weights = self.store.weights(self.store.pin(task))
         seed = self._seeds(task.epoch)[layer].after if training else 0
-        options = {"model": self._config, "layer": layer, "seed": seed, "training": training, "inputs": layer > 0}
+        options = {
+            "task": str(task),
+            "model": self._config,
+            "layer": layer,
+            "seed": seed,
+            "training": training,
+            "inputs": layer > 0,
+        }
         arrays = weight_arrays(self.layers[layer], weights, f"layers.{layer}.")
         arrays["summed"], own = self._inputs(task, begin, end)
         if self.reads_own[layer]:
@@ -238,3 +266,27 @@ class Server:
         """End the thread of the exchange; every server, after its last epoch."""
         if self._ghosts is not None:
             self._ghosts.close()
+
+
+class _Steps:
+    """Updates of flow async: by own sums of gradients as they are due, and by those of other servers as they come."""
+
+    def __init__(self, store: ParameterStore) -> None:
+        self._store, self._told = store, list[Tensor]()
+        self.others: list[Tensor] = []  # flat, that are still to be stepped by
+
+    def make(self, *, rest: bool) -> None:
+        """Make the steps that the store has room for; with `rest`, by what is left of own gradients too."""
+        store = self._store
+        while (total := store.take(rest=rest)) is not None:
+            store.step(total)
+            self._told.append(torch.cat([gradient.reshape(-1) for gradient in total.values()]))
+        while self.others and store.may_step:
+            flat, shapes = self.others.pop(0), {name: weight.shape for name, weight in store.weights().items()}
+            parts = flat.split([shape.numel() for shape in shapes.values()])
+            store.step({name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)})
+
+    def to_tell(self) -> list[Tensor]:
+        """Own sums that other servers do not know yet."""
+        told, self._told = self._told, []
+        return told

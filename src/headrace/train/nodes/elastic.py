@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from time import time
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from headrace import _native
 from headrace._sealed import sealed
 from headrace.cluster import LambdaExecutor, ParameterStore, Part, RayExecutor, Task, ThreadExecutor
-from headrace.cluster.elastic import CallRecord, Controller, Labels, Neighborhood, PoolExecutor, Server, refuse_batch_norms
+from headrace.cluster.elastic import CallRecord, Controller, Flow, Labels, Neighborhood, PoolExecutor, Server, refuse_batch_norms
 from headrace.graph import Dataset
 from headrace.nn import GNN
+from headrace.nn.node_losses import loss_weight
 from headrace.ranks import Exchange
 from headrace.train.fit import Setup
 from headrace.train.inference.infer_split import rows_of_all
@@ -53,15 +54,45 @@ class ElasticRecipe(NodeRecipe):
         controller: Controller[Task] = setup.opened.enter_context(Controller(executor, log=log))
         self.controller = controller
         self.neighborhood = Neighborhood(part, intervals=options.intervals, exchange=self._between)
-        weights = {name: weight.detach() for name, weight in model.named_parameters()}
-        self.store = ParameterStore(weights, lambda weights, total: weights, intervals=self.neighborhood.own_intervals)
+        self.flow: Flow = options.flow  # type: ignore[assignment]
         assert part.x is not None
-        x = part.x.to(next(model.parameters()).dtype)
         self.server = Server(
-            model, self.neighborhood, x, self._own_labels(), self.store, controller, draws=lambda epoch: _key(options.seed, epoch)
+            model,
+            self.neighborhood,
+            part.x.to(next(model.parameters()).dtype),
+            self._own_labels(),
+            self._new_store(),
+            controller,
+            draws=lambda epoch: _key(options.seed, epoch),
+            exchange_sums=self.flow == "async",
         )
         setup.opened.push(closing(self.server.close))
         self._validations = 0
+        self._most_versions, self._most_bytes = self.store.most_versions, self.store.most_bytes
+        self._done_until = 0  # the epoch before which flow async has trained, of those that the loop has not asked for yet
+        own = part.owners.locate(self.train_nodes.long())[0] == part.number
+        self._seeds = int(own.sum())
+        classes = None if self.weight is None else loss_weight(self.labels[self.train_nodes], self.weight)
+        self._whole_weight = float(len(self.train_nodes) if classes is None else classes)
+
+    def _new_store(self) -> ParameterStore:
+        """Of the model's weights. In flow async it steps by itself, with the optimizer; otherwise the loop makes the steps."""
+        weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
+        intervals = self.neighborhood.own_intervals
+        if self.flow != "async":
+            return ParameterStore(weights, lambda weights, total: weights, intervals=intervals)
+        copied = {name: weight.clone() for name, weight in weights.items()}
+        every = self.options.update_every or None
+        return ParameterStore(copied, self._stepped, intervals=intervals, versions="stash", update_every=every)
+
+    def _stepped(self, weights: Mapping[str, Tensor], total: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights after a step by a sum of gradients. They are the model's at any time; a version is a copy of them."""
+        assert self.update is not None
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = total[name] / self._whole_weight
+        self.update()
+        self.update.optimizer.zero_grad(set_to_none=True)
+        return {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
 
     def _own_labels(self) -> Labels:
         owner, row = self.part.owners.locate(self.train_nodes.long())
@@ -80,14 +111,64 @@ class ElasticRecipe(NodeRecipe):
     def gradients(self, batch: Any, clock: Clock) -> Step:
         """The sums of an epoch: `batch` is its number."""
         epoch = int(batch)
-        with clock("forward"):  # and backward: intervals are in both
-            self.server.train(range(epoch, epoch + 1), flow=self.options.flow)  # type: ignore[arg-type]
+        if epoch >= self._done_until:
+            with clock("forward"):  # and backward: intervals are in both
+                self._train(epoch)
         parts = self.server.totals.pop(epoch)
         loss, weight, right = torch.stack([parts[interval] for interval in sorted(parts)]).sum(0).tolist()
-        seeds = int(((self.part.owners.locate(self.train_nodes.long())[0]) == self.part.number).sum())
-        return Step(loss / weight if weight else 0.0, seeds, {self.measures[0].name: right}, weight=weight, ready=True)
+        return Step(loss / weight if weight else 0.0, self._seeds, {self.measures[0].name: right}, weight=weight, ready=True)
+
+    def _train(self, epoch: int) -> None:
+        """An epoch; with flow async, all to the next validation, where intervals are together again."""
+        if self.flow != "async":
+            self.server.train(range(epoch, epoch + 1), flow=self.flow)
+            return
+        every = self.options.validate_every or self.options.epochs
+        self._done_until = min((epoch // every + 1) * every, self.options.epochs)
+        self._replace_store()
+        self.server.train(range(epoch, self._done_until), flow="async", lead=self.options.lead)
+        if self.exchange is not None:  # servers stepped by the same sums in other orders
+            for parameter in self.model.parameters():
+                every_one = self.exchange.all_gather("weights", parameter.detach().reshape(1, -1))
+                parameter.data.copy_(every_one[0].view_as(parameter))
+            self._replace_store()
+
+    def _replace_store(self) -> None:
+        self._count_versions()
+        self.server.store = self._new_store()
+
+    def _count_versions(self) -> None:
+        self._most_versions = max(self._most_versions, self.store.most_versions)
+        self._most_bytes = max(self._most_bytes, self.store.most_bytes)
+
+    @property
+    def store(self) -> ParameterStore:
+        """The weights by version."""
+        return self.server.store
+
+    def validate(self, progress: Progress) -> dict[str, Any] | None:
+        values = super().validate(progress)
+        options, first = self.options, self.measures[0].name
+        if self.flow == "async" and options.target and values and values[first] >= options.target - options.settle:
+            self.flow = "pipe"
+            self._replace_store()
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """What flow async is ahead of the loop by, and whether it has settled."""
+        ahead = {str(epoch): parts for epoch, parts in self.server.totals.items()}
+        return {**super().state_dict(), "flow": self.flow, "done_until": self._done_until, "ahead": ahead}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.flow == "async":
+            self.flow, self._done_until = state.get("flow", self.flow), state.get("done_until", 0)
+            self.server.totals = {int(epoch): parts for epoch, parts in state.get("ahead", {}).items()}
+        self._replace_store()
 
     def close_step(self, weight: float) -> None:
+        if self.flow == "async":
+            return
         mine = self.store.take()
         assert mine is not None
         total = dict(zip(mine, summed_over("gradients", list(mine.values()), self.exchange), strict=True))
@@ -103,7 +184,8 @@ class ElasticRecipe(NodeRecipe):
         assert done.weight is not None
         with clock("step"):
             self.close_step(float(done.weight))
-            self.update()
+            if self.flow != "async":  # which has made its steps
+                self.update()
         return done
 
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
@@ -114,6 +196,7 @@ class ElasticRecipe(NodeRecipe):
         return rows_of_all(own, nodes.long(), self.part.owners, self.exchange)
 
     def facts(self) -> dict[str, Any]:
+        self._count_versions()
         counts, between = self.controller.counts, self.neighborhood
         facts = super().facts()
         facts["elastic"] = {
@@ -122,7 +205,10 @@ class ElasticRecipe(NodeRecipe):
             "calls": counts.calls,
             "relaunched": counts.relaunched,
             "duplicates": counts.duplicates,
-            "versions": self.store.most_versions,
+            "versions": self._most_versions,
+            "version_bytes": self._most_bytes,
+            "lead": self.server.most_lead,
+            "age": self.server.most_age,
         }
         return facts
 

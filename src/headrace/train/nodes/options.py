@@ -42,6 +42,9 @@ class NodeOptions(RunOptions):
         "the same bits), or up to lead epochs apart (async)",
     )
     lead: int = option(0, "with flow async, epochs that an interval may be ahead of the slowest; rows read are up to one older")
+    update_every: int = option(0, "with flow async, intervals of a server whose gradients make a step (0: all of them)")
+    target: float = option(0.0, "with flow async, the validation measure that is aimed at, as 0.8 (0: none)")
+    settle: float = option(0.01, "with flow async, go on as pipe when validation is within this of the target")
     intervals: int = option(8, "with flow, ranges of rows into which a server's work is cut")
     executor: Literal["threads", "ray", "lambda"] = option("threads", "with flow, who does the tensor work")
     workers: int = option(0, "with flow, workers of a server (0: two threads, else one for each interval)")
@@ -130,11 +133,11 @@ class NodeOptions(RunOptions):
             raise ValueError("versions, wire and slices are of push_pull: leave them out, or use parallel push_pull")
 
     def _check_flow(self) -> None:
-        self._check_at_least(intervals=1, workers=0, lead=0)
+        self._check_at_least(intervals=1, workers=0, lead=0, update_every=0, target=0, settle=0)
         if self.flow != "none" and not self.full_batch:
             raise ValueError(f"flow {self.flow} trains on the whole graph: it needs full_batch")
-        if self.lead and self.flow != "async":
-            raise ValueError(f"lead is how far intervals may be apart with flow async, and flow is {self.flow}: leave it out")
+        for name in (name for name in ("lead", "update_every", "target") if getattr(self, name) and self.flow != "async"):
+            raise ValueError(f"{name} {getattr(self, name)} is of flow async, and flow is {self.flow}: leave it out")
 
     def _check_storage(self) -> None:
         if self.partitions and (self.partitions < 2 or self.storage != "resident"):
