@@ -54,7 +54,7 @@ def row(task: str, name: str) -> dict[str, Any]:
     """One row of the table."""
     result, seconds = ran(task, name)
     measure, published = NODES[name] if task == "node" else ("mrr", LINKS[name])
-    value = result[f"test_{measure}"]
+    value = result[f"test_{measure}"] if task == "node" else result["test"][measure]
     ours = float(value["mean"] if isinstance(value, dict) else value) * (100 if task == "node" else 1)
     return {
         "bench": "defaults",
