@@ -99,10 +99,9 @@ def node(
     options = NodeOptions() if options is None else options
     if not isinstance(options, NodeOptions):
         raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
-    if (options.topology == "split" or options.flow != "none") and not isinstance(data, Part):
-        data = as_dataset(data)
-        data = own_part(data, options, partial(_built, model, options)) or data
     part = SplitData.of(data, options) if isinstance(data, Part) else None
+    if part is None and (options.topology == "split" or options.flow != "none"):
+        part = own_part(as_dataset(data), options, partial(_built, model, options))
     data = as_dataset(data) if part is None else part.data
     numbers = split_numbers(data, options)
     options = over_splits(options, len(numbers))
@@ -121,7 +120,7 @@ def node(
         check_model_size(data, options)
     options = options.suited(len(data.splits["train"]))
     known = fingerprints(data) if part is None else part.part.fingerprint
-    scaling = None if data.x is None else Scaling.of(options.features, data.x)
+    scaling = part.scaling if part is not None else None if data.x is None else Scaling.of(options.features, data.x)
     path = None if out is None else Path(out)
     stored = stored_data(data, options, scaling, path) if options.storage != "memory" else part
     data = scaled(data, scaling) if stored is None else stored.data

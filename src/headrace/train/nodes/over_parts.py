@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,12 +13,14 @@ from headrace.cluster import FetchedBatches, Grid, Part, PushPullBatches, Team, 
 from headrace.cluster.structures import SplitStructures
 from headrace.cluster.topology import SplitSampler
 from headrace.graph import Dataset, Graph
+from headrace.graph.fingerprint import fingerprints
 from headrace.loader import Batch, Shard
 from headrace.ranks import Exchange, Ranks, join
 from headrace.store import ArrayStore, ColumnSlice, Remote
 from headrace.train.fit import Setup
 from headrace.train.inference.infer_split import SplitGraph, infer_split, rows_of_all
 from headrace.train.nodes.elastic import ElasticRecipe
+from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.parallel import chosen, closing, exchange_of
 from headrace.train.nodes.push_pull import PushPullRecipe
@@ -32,6 +34,7 @@ class SplitData:
 
     part: Part
     data: Dataset
+    scaling: Scaling | None = None  # of its features, where they were scaled before it was cut
 
     @classmethod
     def of(cls, part: Part, options: NodeOptions) -> SplitData:
@@ -89,8 +92,8 @@ class SplitData:
         return recipe
 
 
-def own_part(data: Dataset, options: NodeOptions, make: Callable[[Dataset], nn.Module]) -> Part | None:
-    """This rank's part of a dataset that every rank can read, for topology split or a flow. Collective.
+def own_part(data: Dataset, options: NodeOptions, make: Callable[[Dataset], nn.Module]) -> SplitData | None:
+    """This rank's part of a dataset that every rank can read, for topology split or a flow, its features scaled. Collective.
 
     None where one rank alone trains without a flow.
     """
@@ -100,11 +103,14 @@ def own_part(data: Dataset, options: NodeOptions, make: Callable[[Dataset], nn.M
         return None
     if data.x is None or data.y is None:
         raise ValueError("parts are trained on by features and labels, and this dataset lacks them: train on the whole of it")
-    if options.flow != "none":
-        return cut(data, rank, parts=size)
-    with torch.random.fork_rng(devices=[]):  # the model of the run is made later
-        parallel = chosen(data, make(data), options, size)[0]
-    return cut(data, rank, parts=size, columns=parallel == "push_pull")
+    parallel = "data"
+    if options.flow == "none":
+        with torch.random.fork_rng(devices=[]):  # the model of the run is made later
+            parallel = chosen(data, make(data), options, size)[0]
+    scaling = Scaling.of(options.features, data.x)
+    part = cut(scaled(data, scaling), rank, parts=size, columns=parallel == "push_pull")
+    split = SplitData.of(replace(part, fingerprint=fingerprints(data)), replace(options, features="as_is"))
+    return replace(split, scaling=scaling)
 
 
 def _check_options(options: NodeOptions, part: Part) -> None:
