@@ -72,7 +72,8 @@ def test_no_columns_give_no_gradients():
     scores = Scores(source=torch.empty(0, HEADS), target=torch.empty(0, HEADS))
     none = torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int32)
     to_x, to_source = column_gradients(x, torch.empty(0, HEADS), torch.empty(0, 2, HEADS), x, *none, scores)
-    assert to_x.shape == x.shape and to_source.shape == (0, HEADS)
+    assert to_x.shape == x.shape
+    assert to_source.shape == (0, HEADS)
 
 
 def test_columns_are_refused_that_cannot_be_right():

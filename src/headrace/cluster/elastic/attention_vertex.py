@@ -26,7 +26,7 @@ class AttentionVertex(nn.Module):
     >>> rows = AttentionVertex(None, layers[0])(x=torch.randn(5, 6))
     >>> {name: tuple(array.shape) for name, array in rows.items()}  # two heads, and a score for each in both roles
     {'sources': (5, 6), 'targets': (5, 2)}
-    >>> sorted(AttentionVertex(*layers).weight_names)
+    >>> sorted(AttentionVertex(*layers).learned)
     ['ended.conv.bias', 'projected.conv.att_dst', 'projected.conv.att_src', 'projected.conv.lin.weight']
     """
 
@@ -34,20 +34,41 @@ class AttentionVertex(nn.Module):
         super().__init__()
         self.ended, self.projected = ended, projected
 
+    prefix = ""
+
     @property
-    def weight_names(self) -> set[str]:
-        """Of the parameters that it uses."""
-        names = set()
+    def layer(self) -> Layer:
+        """The one that is projected, or the last."""
+        layer = self.projected or self.ended
+        assert layer is not None
+        return layer
+
+    @property
+    def learned(self) -> dict[str, Tensor]:
+        """Parameters that it uses."""
+        named: dict[str, Tensor] = {}
         for part, layer in (("ended", self.ended), ("projected", self.projected)):
             if layer is None:
                 continue
             cut = by_node(layer)
             ends, edge = {f"conv.{name}" for name in cut.end_weights}, f"conv.{cut.edge_weight}"
-            for name, _ in layer.named_parameters():
+            for name, weight in layer.named_parameters():
                 in_end = name in ends or name.startswith("norm.")
                 if name != edge and in_end == (part == "ended"):
-                    names.add(f"{part}.{name}")
-        return names
+                    named[f"{part}.{name}"] = weight
+        return named
+
+    @property
+    def fixed(self) -> dict[str, Tensor]:
+        """Buffers that it uses: none."""
+        return {}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Arrays of rows that it needs."""
+        if self.ended is None:
+            return ("x",)
+        return ("mixed",) if self.ended.skip is None else ("mixed", "skipped")
 
     def forward(
         self,
@@ -66,8 +87,8 @@ class AttentionVertex(nn.Module):
             assert mixed is not None
             rows = self.ended.finish(by_node(self.ended).end(mixed), skipped, ids=ids, seed=seed)
         else:
-            assert x is not None and self.projected is not None
-            rows, rate = x, self.projected.before
+            assert x is not None
+            rows, rate = x, self.layer.before
             if rate and self.training:
                 rows = dropout(x, rate, seed=seed, rows=0 if ids is None else ids)
         if self.projected is None:

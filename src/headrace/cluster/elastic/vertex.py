@@ -1,6 +1,7 @@
 """The tensor work of a layer for some of its rows, once their neighbors are summed: what a worker is given as bytes.
 
-A layer is `conv.split()` without its sum: linear maps, bias, norm, activation, dropout (of attention: `AttentionVertex`). Dropout is a function of the task's seed
+A layer is `conv.split()` without its sum: linear maps, bias, norm, activation, dropout; of attention without the pass over edges
+(`AttentionVertex`). Dropout is a function of the task's seed
 and of the nodes' ids, so any worker gives the same bits. The backward pass is the vector-Jacobian product of the same function.
 """
 
@@ -23,8 +24,7 @@ from headrace.nn.node_losses import count_right, loss_weight, node_loss
 from headrace.sample import Block
 
 WEIGHT, GRADIENT = "weight.", "gradient."  # how arrays of weights and of their gradients are called
-RESULT_GRADIENT = "to."  # and of gradients of results, which a backward task is given
-INPUTS = ("summed", "own", "x", "mixed", "skipped")  # arrays that a task reads, and gives gradients of
+INPUTS = ("summed", "own", "x", "mixed", "skipped")  # arrays of rows that a task reads
 
 
 class Vertex(nn.Module):
@@ -41,10 +41,22 @@ class Vertex(nn.Module):
         super().__init__()
         self.layer, self.split = layer, layer.split()
 
+    prefix = "layer."  # of its weights' names here; tasks leave it out
+
     @property
-    def weight_names(self) -> set[str]:
-        """Of the parameters that it uses."""
-        return {name for name, _ in self.named_parameters()}
+    def learned(self) -> dict[str, Tensor]:
+        """Parameters that it uses."""
+        return dict(self.layer.named_parameters())
+
+    @property
+    def fixed(self) -> dict[str, Tensor]:
+        """Buffers that it uses."""
+        return dict(self.layer.named_buffers())
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Arrays of rows that it needs."""
+        return ("summed", "own") if self.split.reads_own else ("summed",)
 
     def forward(self, summed: Tensor, own: Tensor | None = None, ids: Tensor | None = None, seed: int | None = None) -> Tensor:
         """New rows. `own`: of the same nodes, where the layer reads them."""
@@ -56,6 +68,13 @@ class Vertex(nn.Module):
 
 
 _local = threading.local()  # weights are swapped in while a layer is called, so every thread has layers of its own
+
+
+def vertex_of(layers: Sequence[Layer], number: int) -> Vertex | AttentionVertex:
+    """The tensor work of the tasks of layer `number`. Of attention there is one more than there are layers (`stages`)."""
+    if layers[0].split().conv.by_node is None:
+        return Vertex(layers[number])
+    return AttentionVertex(layers[number - 1] if number else None, layers[number] if number < len(layers) else None)
 
 
 def _vertex(config: str, layer: int, training: bool) -> Vertex | AttentionVertex:
@@ -72,13 +91,6 @@ def _vertex(config: str, layer: int, training: bool) -> Vertex | AttentionVertex
     return vertex
 
 
-def vertex_of(layers: list[Layer], number: int) -> Vertex | AttentionVertex:
-    """The tensor work of the tasks of layer `number`. Of attention there is one more than there are layers (`stages`)."""
-    if layers[0].split().conv.by_node is None:
-        return Vertex(layers[number])
-    return AttentionVertex(layers[number - 1] if number else None, layers[number] if number < len(layers) else None)
-
-
 class _Call:
     """One task: its layer, its weights, its rows."""
 
@@ -86,19 +98,22 @@ class _Call:
         self.vertex = _vertex(options["model"], options["layer"], options["training"])
         self.weights = {n.removeprefix(WEIGHT): a.detach() for n, a in arrays.items() if n.startswith(WEIGHT)}
         self.inputs = {name: arrays[name].detach() for name in INPUTS if name in arrays}
+        _check_arrays(self.vertex, self.weights, self.inputs)
         self.ids, self.seed = arrays.get("ids"), options["seed"]
         self.wanted: dict[str, Tensor] = {}
         if gradients:
-            learned = self.vertex.weight_names
+            learned = self.vertex.learned
             self.weights = {n: w.requires_grad_() if n in learned else w for n, w in self.weights.items()}
             self.wanted = {GRADIENT + name: weight for name, weight in self.weights.items() if name in learned}
             if options["inputs"]:
                 self.inputs = {name: rows.requires_grad_() for name, rows in self.inputs.items()}
                 self.wanted |= self.inputs
 
-    def results(self) -> dict[str, Tensor]:
-        results = functional_call(self.vertex, self.weights, kwargs={**self.inputs, "ids": self.ids, "seed": self.seed})
-        return results if isinstance(results, dict) else {"rows": results}
+    def rows(self) -> dict[str, Tensor]:
+        """Its results, by name."""
+        swapped = {self.vertex.prefix + name: weight for name, weight in self.weights.items()}
+        rows = functional_call(self.vertex, swapped, kwargs={**self.inputs, "ids": self.ids, "seed": self.seed})
+        return rows if isinstance(rows, dict) else {"rows": rows}
 
     def gradients(self, of: Sequence[Tensor], by: Sequence[Tensor | None]) -> dict[str, Tensor]:
         """Of the weights, and of the inputs where those are wanted."""
@@ -107,11 +122,31 @@ class _Call:
         return {name: torch.zeros_like(tensor) if gradient is None else gradient for (name, tensor), gradient in pairs}
 
 
+def _check_arrays(vertex: Vertex | AttentionVertex, weights: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+    """Refuse arrays that are missing or have another shape. The layer's own weights are empty: torch would compute with them."""
+    needed = vertex.learned | vertex.fixed
+    lacking = [WEIGHT + name for name in needed if name not in weights]
+    lacking += [name for name in vertex.reads if name not in inputs]
+    if lacking:
+        raise ValueError(f"a task of {type(vertex.layer.conv).__name__} lacks the arrays {', '.join(lacking)}")
+    for name, weight in needed.items():
+        if weights[name].shape != weight.shape:
+            raise ValueError(f"{WEIGHT + name} has the shape {list(weights[name].shape)}, and the layer's {list(weight.shape)}")
+    if len({rows.shape[:-1] for rows in inputs.values()}) != 1 or any(rows.dim() != 2 for rows in inputs.values()):
+        shapes = ", ".join(f"{name} {list(rows.shape)}" for name, rows in inputs.items())
+        raise ValueError(f"inputs of a task must have as many rows as each other, not {shapes}")
+
+
+def result_gradient(name: str) -> str:
+    """How the gradient of a result is called among the arrays of a backward task."""
+    return "gradient" if name == "rows" else f"gradient_{name}"
+
+
 @operation("forward")
 def forward(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The rows of a layer."""
     with torch.no_grad():
-        return _Call(options, arrays, gradients=False).results()
+        return _Call(options, arrays, gradients=False).rows()
 
 
 @operation("turn")
@@ -119,7 +154,7 @@ def turn(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, 
     """The rows of the last layer, their loss, and its gradients, both summed over the seeds. `weight`: what the loss sums over."""
     call = _Call(options, arrays, gradients=True)
     with torch.enable_grad():
-        predicted, labels = call.results()["rows"][arrays["seeds"]], arrays["labels"]
+        predicted, labels = call.rows()["rows"][arrays["seeds"]], arrays["labels"]
         of_classes = arrays.get("classes")
         counted = None if of_classes is None else loss_weight(labels, of_classes)
         weight = torch.tensor(float(len(labels)), dtype=torch.float64) if counted is None else counted.double()
@@ -134,8 +169,14 @@ def turn(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, 
 
 @operation("backward")
 def backward(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gradients of a layer's weights and inputs, from those of its results (`to.rows`): the layer is computed again for them."""
+    """Gradients of a layer's weights and inputs, from those of its results (`result_gradient`). The layer is computed again."""
     call = _Call(options, arrays, gradients=True)
     with torch.enable_grad():
-        results = {name: rows for name, rows in call.results().items() if rows.requires_grad}
-        return call.gradients(list(results.values()), [arrays[RESULT_GRADIENT + name] for name in results])
+        results = {name: rows for name, rows in call.rows().items() if rows.requires_grad}
+        return call.gradients(list(results.values()), [arrays[result_gradient(name)] for name in results])
+
+
+def weight_arrays(layer: nn.Module, weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The arrays of a layer's weights and buffers, for a task; `weights` has those of the model."""
+    of_layer = {name: weights[prefix + name] for name, _ in layer.named_parameters()} | dict(layer.named_buffers())
+    return {WEIGHT + name: array for name, array in of_layer.items()}

@@ -33,10 +33,9 @@ def row_gradients(
     """The gradients of `scores.target`, and of `scores.attention` if there is one, from that of `out`."""
     target = torch.empty_like(scores.target)
     attention = None if scores.attention is None else torch.empty_like(scores.attention)
-    wanted = {"grad_x": None, "grad_source": None, "grad_target": target, "grad_attention": attention}
+    wanted: dict[str, Any] = {"grad_x": None, "grad_source": None, "grad_target": target, "grad_attention": attention}
     transpose: dict[str, Any] = dict.fromkeys(("t_indptr", "t_indices", "t_position"))
-    arrays = [array.contiguous() for array in (grad, out, peak, x, indptr, indices)]
-    _native.attend_gradient(*arrays, **wanted, **transpose, **attend_options(scores), threads=thread_count(None))
+    _run(grad, out, peak, x, indptr, indices, scores, **wanted, **transpose)
     return target, attention
 
 
@@ -68,11 +67,21 @@ def column_gradients(
         return to_x, to_source
     rows = torch.zeros(len(grad) + 1, dtype=torch.int64)  # no entry is read by row: their number is all that is checked
     rows[-1] = len(t_indices)
-    wanted = {"grad_x": to_x, "grad_source": to_source, "grad_target": None, "grad_attention": None}
-    transpose = {"t_indptr": t_indptr, "t_indices": t_indices, "t_position": t_indices if positions is None else positions}
-    arrays = [array.contiguous() for array in (grad, _with_delta(grad, delta), peak, x, rows, t_indices)]
-    _native.attend_gradient(*arrays, **wanted, **transpose, **attend_options(scores), threads=thread_count(None))
+    wanted: dict[str, Any] = {"grad_x": to_x, "grad_source": to_source, "grad_target": None, "grad_attention": None}
+    transpose: dict[str, Any] = {
+        "t_indptr": t_indptr,
+        "t_indices": t_indices,
+        "t_position": t_indices if positions is None else positions,
+    }
+    _run(grad, _with_delta(grad, delta), peak, x, rows, t_indices, scores, **wanted, **transpose)
     return to_x, to_source
+
+
+def _run(
+    grad: Tensor, out: Tensor, peak: Tensor, x: Tensor, indptr: Tensor, indices: Tensor, scores: Scores, **others: Any
+) -> None:
+    grad, out, peak, x = (array.contiguous() for array in (grad, out, peak, x))
+    _native.attend_gradient(grad, out, peak, x, indptr, indices, **others, **attend_options(scores), threads=thread_count(None))
 
 
 def _with_delta(grad: Tensor, delta: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from headrace.cluster.elastic.attention_vertex import AttentionVertex, by_node
 from headrace.cluster.elastic.draws import LayerDraws
 from headrace.cluster.elastic.layers.edges import LayerEdges, Places
 from headrace.cluster.elastic.layers.kind import Layers, Weights
-from headrace.cluster.elastic.neighborhood import Neighborhood, Reading, bytes_per_epoch
+from headrace.cluster.elastic.neighborhood import Neighborhood, Reading
 from headrace.cluster.elastic.task import Direction, Stages, Task, stages
-from headrace.cluster.elastic.vertex import GRADIENT, RESULT_GRADIENT, WEIGHT, vertex_of
+from headrace.cluster.elastic.vertex import GRADIENT, WEIGHT, result_gradient, vertex_of
 from headrace.nn import Layer
 
 
@@ -27,9 +27,9 @@ class AttentionLayers(Layers):
 
         s (B sum of (W_l + P_l) + B' sum of (W_l + 3 A_l + T_l)) bytes of rows, over the layers l = 0 to L - 1:
 
-    s is the size of an element; B counts its rows that others read, once for each of them, and B' the same along reversed edges; A_l
-    are heads and W_l is the width of all heads together. P_l, the scores of a source, is A_l for GAT and 0 for GATv2. T_l, what a
-    reader is, is A_l for GAT and W_l for GATv2. Features are never sent.
+    s is the size of an element; B counts its rows that others read, once for each of them, and B' the same along reversed edges.
+    A_l are heads, and W_l is the width of all heads together. P_l, the scores of a source, is A_l for GAT and 0 for GATv2. T_l,
+    what a reader is, is A_l for GAT and W_l for GATv2. Features are never sent.
     """
 
     def __init__(self, layers: list[Layer], neighborhood: Neighborhood, x: Tensor, dtype: torch.dtype) -> None:
@@ -49,7 +49,7 @@ class AttentionLayers(Layers):
         vertex = vertex_of(self._layers, number)
         assert isinstance(vertex, AttentionVertex)
         prefixes = {"ended": f"layers.{number - 1}", "projected": f"layers.{number}"}
-        parts = (name.split(".", 1) for name in sorted(vertex.weight_names))
+        parts = (name.split(".", 1) for name in sorted(vertex.learned))
         return {f"{part}.{name}": f"{prefixes[part]}.{name}" for part, name in parts}
 
     def stages(self, *, validate: bool = False) -> Stages:
@@ -74,9 +74,9 @@ class AttentionLayers(Layers):
             assert draws is not None
             edges = self._edges[number]
             sources = edges.gather_back(task.interval, self._edge_weight(number, weights), draws[number].attention)
-            arrays |= {RESULT_GRADIENT + "sources": sources, RESULT_GRADIENT + "targets": edges.to_targets[begin:end]}
+            arrays |= {result_gradient("sources"): sources, result_gradient("targets"): edges.to_targets[begin:end]}
             if number in self._to_skipped:
-                arrays[RESULT_GRADIENT + "skipped"] = self._to_skipped[number][begin:end]
+                arrays[result_gradient("skipped")] = self._to_skipped[number][begin:end]
         return {"seed": seed, "inputs": number > 0}, arrays
 
     def _dropout(self, number: int, draws: Sequence[LayerDraws] | None) -> tuple[float, int]:
@@ -122,6 +122,6 @@ class AttentionLayers(Layers):
     def forget(self) -> None:
         """Tables are written anew in every epoch."""
 
-    def bytes_per_epoch(self) -> int:
-        forward, back = ([table.shape[1] for table in tables] for tables in zip(*((e.sources, e.back) for e in self._edges), strict=True))
-        return bytes_per_epoch(self._at, forward, self._dtype.itemsize, back=back)
+    @property
+    def widths(self) -> tuple[list[int], list[int]]:
+        return [edges.sources.shape[1] for edges in self._edges], [edges.back.shape[1] for edges in self._edges]

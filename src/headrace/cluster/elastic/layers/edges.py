@@ -95,7 +95,9 @@ class LayerEdges:
         whole = self._places.whole(begin, end)
         return x, indptr, indices, scores if whole is None else scores.placed(indptr, whole)
 
-    def _scores(self, source: Tensor | None, targets: Tensor, weight: Tensor | None, seed: int | None, *, self_loops: bool) -> Scores:
+    def _scores(
+        self, source: Tensor | None, targets: Tensor, weight: Tensor | None, seed: int | None, *, self_loops: bool
+    ) -> Scores:
         cut = self.cut
         return Scores(
             target=self._heads(targets).contiguous() if cut.pairs else targets.contiguous(),
@@ -113,7 +115,7 @@ class LayerEdges:
         return x, None if self.cut.pairs else sources[:, self.cut.width :].contiguous()
 
     def _heads(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(1, (self.cut.heads, self.cut.channels))
+        return rows.reshape(-1, self.cut.heads, self.cut.channels)
 
     def _peaks(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(1, (2, self.cut.heads))
+        return rows.reshape(-1, 2, self.cut.heads)

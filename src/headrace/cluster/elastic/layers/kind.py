@@ -37,5 +37,6 @@ class Layers(Protocol):
     def forget(self) -> None:
         """Nothing of the epochs so far is needed."""
 
-    def bytes_per_epoch(self) -> int:
-        """What this server sends of rows in an epoch of training."""
+    @property
+    def widths(self) -> tuple[list[int], list[int]]:
+        """Of the rows that are sent in an epoch of training, forward and back (`bytes_per_epoch`)."""
