@@ -7,7 +7,9 @@ from headrace.kernels._aggregate.aggregate import aggregate, aggregate_reference
 from headrace.kernels._aggregate.launch import Launch, launch_for
 from headrace.kernels._aggregate.prepared import Prepared, prepare
 from headrace.kernels._aggregate.tune import tune
+from headrace.kernels._attend.apart import attend_rows, column_gradients, row_gradients
 from headrace.kernels._attend.attend import attend, attend_pairs, attend_pairs_reference, attend_reference
+from headrace.kernels._attend.scores import Scores
 from headrace.kernels._attend.whole import Whole
 from headrace.kernels._dots.dots import dots, dots_reference
 from headrace.kernels._dropout.dropout import draw_seed, dropout, dropout_reference, seed_for
@@ -19,6 +21,7 @@ from headrace.kernels._softmax.softmax import softmax_rows_, softmax_rows_refere
 __all__ = [
     "Launch",
     "Prepared",
+    "Scores",
     "ShardTable",
     "Whole",
     "add_sharded",
@@ -28,6 +31,8 @@ __all__ = [
     "attend_pairs",
     "attend_pairs_reference",
     "attend_reference",
+    "attend_rows",
+    "column_gradients",
     "dots",
     "dots_reference",
     "draw_seed",
@@ -41,6 +46,7 @@ __all__ = [
     "prepare",
     "round_to_bfloat16",
     "round_to_bfloat16_reference",
+    "row_gradients",
     "seed_for",
     "softmax_rows_",
     "softmax_rows_reference_",

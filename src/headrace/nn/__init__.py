@@ -10,12 +10,13 @@ from headrace.nn.gnn import GNN, Layer
 from headrace.nn.order import keeping_pays, step_cost, transform_first
 from headrace.nn.sage import SAGEConv
 from headrace.nn.shared_softmax import shared_softmax_loss
-from headrace.nn.split import LayerSplit, Split, SplitError
+from headrace.nn.split import ByNode, LayerSplit, Split, SplitError
 
 __all__ = [
     "DECODERS",
     "GNN",
     "RESCAL",
+    "ByNode",
     "ComplEx",
     "Decoder",
     "DistMult",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headrace.kernels import attend, attend_pairs, seed_for
 from headrace.nn.init import glorot, uniform, zeros
-from headrace.nn.split import Attention, Split, SplitError
+from headrace.nn.split import Attention, ByNode, Split, SplitError
 from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_first, targets_of
 
 
@@ -85,7 +85,7 @@ class GATConv(nn.Module):
         out = (self._second if self.v2 else self._first)(x, where)
         if self.res is not None:
             out = out + self.res(targets_of(x, where, None))
-        return out if self.bias is None else out + self.bias
+        return self._biased(out)
 
     def _first(self, x: Input, where: Structure) -> Tensor:
         if hasattr(self, "lin"):
@@ -140,12 +140,34 @@ class GATConv(nn.Module):
             source, target = scores.split([where.num_src, where.num_dst])
             return self._weigh(rows, source, target, where, seed)
 
+        def project(x: Tensor) -> tuple[Tensor, Tensor]:
+            rows = self.lin(x)
+            return torch.cat([rows, self._score(rows, self.att_src)], dim=1), self._score(rows, self.att_dst)
+
         return Split(
             ("lin.weight",),
             self.out_channels * (self.heads if self.concat else 1),
             lambda x, where, weights, ids=None, summed=None: F.linear(sources_of(x, where, ids), weights[0]),
-            lambda rows, where: rows if self.bias is None else rows + self.bias,
+            lambda rows, where: self._biased(rows),
             Attention(("att_src", "att_dst"), scores, mix, self.heads, self.dropout),
+            by_node=self._by_node(project),
+        )
+
+    def _biased(self, rows: Tensor) -> Tensor:
+        return rows if self.bias is None else rows + self.bias
+
+    def _by_node(self, project: Callable[[Tensor], tuple[Tensor, Tensor]]) -> ByNode:
+        return ByNode(
+            project,
+            lambda rows: self._biased(self._joined(self._heads(rows))),
+            heads=self.heads,
+            channels=self.out_channels,
+            slope=self.slope,
+            self_loops=self.add_self_loops,
+            dropout=self.dropout,
+            pairs=self.v2,
+            edge_weight="att" if self.v2 else None,
+            end_weights=() if self.bias is None else ("bias",),
         )
 
     def _split_second(self) -> Split:
@@ -163,8 +185,11 @@ class GATConv(nn.Module):
             own = targets_of(left, where, None) if shared else rows[where.num_src :]
             if not shared and self.lin_r.bias is not None:
                 own = own + self.lin_r.bias
-            out = self._weigh_pairs(left, own, where)
-            return out if self.bias is None else out + self.bias
+            return self._biased(self._weigh_pairs(left, own, where))
+
+        def project(x: Tensor) -> tuple[Tensor, Tensor]:
+            left = self.lin_l(x)
+            return left, left if shared else self.lin_r(x)
 
         names = ("lin_l.weight",) if shared else ("lin_l.weight", "lin_r.weight")
         return Split(
@@ -173,6 +198,7 @@ class GATConv(nn.Module):
             mapped,
             finish,
             rows=lambda where: where.num_src + (0 if shared else where.num_dst),
+            by_node=self._by_node(project),
         )
 
     def _heads(self, rows: Tensor) -> Tensor:

@@ -48,6 +48,39 @@ class Attention:
 
 
 @dataclass(frozen=True, eq=False)
+class ByNode:
+    """An attention layer in parts that are computed for each node alone, around the pass over edges (`kernels.attend_rows`).
+
+    `project` gives what a node is to those who read it, and what it is as a reader. The first is its row [n, heads * channels],
+    with its part of the score behind it [n, heads] where the kernel takes a `source`; the second is the kernel's `target`.
+    """
+
+    project: Callable[[Tensor], tuple[Tensor, Tensor]]  # [n, in] -> [n, source_width], [n, target_width]
+    end: Callable[[Tensor], Tensor]  # what attention gave [n, heads * channels] -> rows of the layer
+    heads: int
+    channels: int
+    slope: float
+    self_loops: bool
+    dropout: float
+    pairs: bool  # whether scores are those of `attend_pairs`
+    edge_weight: str | None  # the name of its `attention`
+    end_weights: tuple[str, ...]  # names of what `end` uses; `project` uses all others
+
+    @property
+    def width(self) -> int:
+        """Of what attention gives."""
+        return self.heads * self.channels
+
+    @property
+    def source_width(self) -> int:
+        return self.width + (0 if self.pairs else self.heads)
+
+    @property
+    def target_width(self) -> int:
+        return self.width if self.pairs else self.heads
+
+
+@dataclass(frozen=True, eq=False)
 class Split:
     """A convolution in parts (see above). `weights` names its linear maps: their second dimension is the input's columns."""
 
@@ -58,6 +91,7 @@ class Split:
     attention: Attention | None = None
     rows: Callable[[Structure], int] = lambda where: where.num_dst  # how many there are of them
     reads_own: bool = True  # whether `mapped` reads the targets' own rows beside what is `summed`
+    by_node: ByNode | None = None  # of attention: the same layer cut by nodes
 
 
 @dataclass(frozen=True)

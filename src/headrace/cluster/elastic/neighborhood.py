@@ -60,7 +60,7 @@ class Neighborhood:
         self.forward = self._reading(part.indptr, indices)
         self.backward = self._reading(*self._reversed(indices, counts))
         own = _bounds(part.indptr, self.backward.indptr, intervals)
-        self.bounds = self._all_bounds(own)
+        self.bounds = self.sent("bounds", [own] * self.servers)
         self.firsts = torch.tensor([0, *(len(bounds) - 1 for bounds in self.bounds)]).cumsum(0).tolist()
         degrees = Share(part.indptr, part.indices, part.owners, part.number).degrees.long()
         self.degree = torch.cat([degrees, *self.exchanged(degrees, self.forward)])
@@ -136,36 +136,33 @@ class Neighborhood:
         local = row.clone()
         local[other] = self.num_own + place
         asked = [keys[(keys // most) == server] % most for server in range(self.servers)]
-        return Reading(indptr.long(), local.to(torch.int32), asked, self._told(asked))
+        return Reading(indptr.long(), local.to(torch.int32), asked, self.sent("ghost ids", asked))
 
-    def _told(self, asked: list[Tensor]) -> list[Tensor]:
+    def sent(self, phase: str, parts: list[Tensor]) -> list[Tensor]:
+        """What every server has for this one; `parts` is what this one has for each. Collective."""
         if self.exchange is None:
-            return [asked[0]]
-        return self._sent("ghost ids", asked)
-
-    def _sent(self, phase: str, parts: list[Tensor]) -> list[Tensor]:
-        """What every server has for this one."""
-        assert self.exchange is not None
+            return parts
         sending = [len(part) for part in parts]
         _, receiving = self.exchange.counts(phase, _Kind.setup, sending)
         received = self.exchange.all_to_all(phase, torch.cat(parts), sending=sending, receiving=receiving)
         return list(received.wait().split(receiving))
 
-    def _reversed(self, sources: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def reversed(self, numbers: Tensor) -> Tensor:
+        """Numbers of the entries of own rows, in the order of the entries of `backward`. Collective.  # [edges] -> [edges back]"""
+        return self._reversed(self.part.indices.long(), self.part.indptr.diff(), numbers)[2]
+
+    def _reversed(self, sources: Tensor, counts: Tensor, *numbers: Tensor) -> list[Tensor]:
         """Rows of the own nodes along reversed edges: edges go to the servers of their sources. In the order of targets' ids."""
         targets = torch.repeat_interleave(self.ids, counts)
         owner, row = self.part.owners.locate(sources)
-        pairs = torch.stack([row, targets], dim=1)
+        edges = torch.stack([row, targets, *numbers], dim=1)
         if self.exchange is not None:
-            pairs = torch.cat(self._sent("edges", [pairs[owner == server] for server in range(self.servers)]))
-        pairs = pairs[pairs[:, 1].argsort(stable=True)]
-        pairs = pairs[pairs[:, 0].argsort(stable=True)]
+            edges = torch.cat(self.sent("edges", [edges[owner == server] for server in range(self.servers)]))
+        edges = edges[edges[:, 1].argsort(stable=True)]
+        edges = edges[edges[:, 0].argsort(stable=True)]
         indptr = torch.zeros(self.num_own + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(pairs[:, 0], minlength=self.num_own), 0, out=indptr[1:])
-        return indptr, pairs[:, 1]
-
-    def _all_bounds(self, own: Tensor) -> list[Tensor]:
-        return [own] if self.exchange is None else self._sent("bounds", [own] * self.servers)
+        torch.cumsum(torch.bincount(edges[:, 0], minlength=self.num_own), 0, out=indptr[1:])
+        return [indptr, *edges[:, 1:].unbind(1)]
 
 
 def _bounds(indptr: Tensor, back: Tensor, intervals: int) -> Tensor:
@@ -179,13 +176,12 @@ def _bounds(indptr: Tensor, back: Tensor, intervals: int) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.int64), inner, torch.tensor([rows])])
 
 
-def bytes_per_epoch(neighborhood: Neighborhood, widths: list[int], itemsize: int) -> int:
-    """What a server sends in an epoch: each own row to each server that reads it, forward and back, at every hidden width."""
-    own = neighborhood.server
-    sent = sum(
-        len(rows)
-        for reading in (neighborhood.forward, neighborhood.backward)
-        for server, rows in enumerate(reading.told)
-        if server != own
-    )
-    return sent * sum(widths) * itemsize
+def bytes_per_epoch(neighborhood: Neighborhood, widths: list[int], itemsize: int, *, back: list[int] | None = None) -> int:
+    """What a server sends in an epoch: each own row to each server that reads it, forward and back, at every width.
+
+    widths: of the layers' rows that are sent forward; `back`: of those that are sent back, by default the same.
+    """
+    sent = 0
+    for reading, total in ((neighborhood.forward, sum(widths)), (neighborhood.backward, sum(widths if back is None else back))):
+        sent += total * sum(len(rows) for server, rows in enumerate(reading.told) if server != neighborhood.server)
+    return sent * itemsize

@@ -12,14 +12,12 @@ from torch import Tensor
 from headrace.cluster.elastic.controller import Controller
 from headrace.cluster.elastic.draws import LayerDraws, layer_draws
 from headrace.cluster.elastic.ghosts import Ghosts, News
-from headrace.cluster.elastic.neighborhood import Neighborhood, Reading
+from headrace.cluster.elastic.layers import AttentionLayers, Layers, SumLayers
+from headrace.cluster.elastic.neighborhood import Neighborhood
 from headrace.cluster.elastic.parameter_store import ParameterStore
 from headrace.cluster.elastic.payload import pack_task
 from headrace.cluster.elastic.schedule import Flow, Schedule
-from headrace.cluster.elastic.sums import LayerSum
-from headrace.cluster.elastic.task import Direction, Task, stages
-from headrace.cluster.elastic.vertex import GRADIENT, weight_arrays
-from headrace.kernels import dropout
+from headrace.cluster.elastic.task import Direction, Task
 from headrace.nn import GNN, Layer
 
 _POLL = 0.001  # seconds between two looks at what other servers sent
@@ -70,8 +68,6 @@ class Server:
         self.model, self.at, self.store, self.controller, self.labels = model, neighborhood, store, controller, labels
         self.layers = cast("list[Layer]", list(model.layers))
         self.dtype = next(model.parameters()).dtype
-        self.sums = [LayerSum(layer, neighborhood, self.dtype) for layer in self.layers]
-        self.reads_own = [layer.split().reads_own for layer in self.layers]
         self.totals: dict[int, dict[int, Tensor]] = {}  # by epoch and interval: loss, weight and right predictions
         self.predicted: Tensor | None = None  # [own, classes], of the last validation
         self._config = json.dumps(model.config)
@@ -84,44 +80,23 @@ class Server:
             self._ghosts = Ghosts(neighborhood.exchange, numbers=numbers, dtype=self.dtype)
         self._reads, self._reads_back = (neighborhood.reads(reading) for reading in (neighborhood.forward, neighborhood.backward))
         self._places: dict[tuple[bool, int], Tensor] = {}
-        self._make_tables(x)
-
-    def _make_tables(self, x: Tensor) -> None:
-        """Rows of the inputs of every layer but the first, their sums, and the gradients of these; and features of ghosts, once."""
-        at, widths = self.at, [total.width for total in self.sums]
-        features = torch.cat([x, *at.exchanged(x, at.forward, "features")])
-        self.x, self._dropped = features, dict[int, Tensor]()
-        self.first = self.sums[0].gather(features, 0, at.num_own)
-        if self.layers[0].before:
-            self._all_ids = torch.cat([at.ids, *at.exchanged(at.ids, at.forward)])
-        else:
-            self.x = x  # those of ghosts are summed for good
-
-        def table(rows: int, width: int) -> Tensor:
-            return torch.zeros(rows, width, dtype=self.dtype)
-
-        deeper = dict(enumerate(widths[1:], start=1))
-        self.rows = {layer: table(at.forward.num_src, width) for layer, width in deeper.items()}
-        self.summed = {layer: table(at.num_own, width) for layer, width in deeper.items()}
-        self.scaled = {layer: table(at.backward.num_src, width) for layer, width in deeper.items()}
-        self.kept = {layer: table(at.num_own, width) for layer, width in deeper.items()}
-        if self.layers[0].before:
-            self.summed[0] = table(at.num_own, widths[0])
+        kind = SumLayers if self.layers[0].split().conv.by_node is None else AttentionLayers
+        self.work: Layers = kind(self.layers, neighborhood, x, self.dtype)
 
     def train(self, epochs: range, *, flow: Flow, lead: int = 0) -> None:
         """Own intervals through these epochs, gradients to the store. Collective."""
         how: dict[str, Any] = {"intervals": self.at.num_intervals, "epochs": epochs, "flow": flow, "lead": lead}
-        schedule = Schedule(stages(len(self.layers)), self._reads, self._reads_back, **how)
+        schedule = Schedule(self.work.stages(), self._reads, self._reads_back, **how)
         self._run(schedule)
         self.most_lead, self.most_age = max(self.most_lead, schedule.most_lead), max(self.most_age, schedule.most_age)
         self._drawn.clear()
-        self._dropped.clear()
+        self.work.forget()
 
     def validate(self, epoch: int) -> Tensor:
         """Predictions for the own nodes, without dropout. Collective.  # -> [own, classes]"""
         self.predicted = torch.zeros(self.at.num_own, self.layers[-1].out_channels, dtype=self.dtype)
         how: dict[str, Any] = {"intervals": self.at.num_intervals, "epochs": range(epoch, epoch + 1)}
-        self._run(Schedule(stages(len(self.layers), validate=True), self._reads, self._reads_back, **how))
+        self._run(Schedule(self.work.stages(validate=True), self._reads, self._reads_back, **how))
         return self.predicted
 
     def _run(self, schedule: Schedule) -> None:
@@ -168,99 +143,55 @@ class Server:
         except TimeoutError:
             return
         if task.has_gradients:
-            prefix = f"layers.{task.layer}."
-            found = {n.removeprefix(GRADIENT): array for n, array in arrays.items() if n.startswith(GRADIENT)}
-            self.store.add(task, {prefix + name: gradient for name, gradient in found.items()})
+            self.store.add(task, self.work.gradients(task, arrays))
         if schedule.done(task):
             news.append(self._keep(task, arrays))
-        if task.direction == Direction.VALIDATE and task.layer == len(self.layers) - 1:
+        if task.direction == Direction.VALIDATE and task.layer == self.work.last:
             self.store.release(task)
         self.controller.retire(task)
 
     def _payload(self, task: Task) -> bytes:
-        layer, (begin, end) = task.layer, self.at.range_of(task.interval)
         training = task.direction != Direction.VALIDATE
         weights = self.store.weights(self.store.pin(task))
-        seed = self._seeds(task.epoch)[layer].after if training else 0
-        options = {
-            "task": str(task),
-            "model": self._config,
-            "layer": layer,
-            "seed": seed,
-            "training": training,
-            "inputs": layer > 0,
-        }
-        arrays = weight_arrays(self.layers[layer], weights, f"layers.{layer}.")
-        arrays["summed"], own = self._inputs(task, begin, end)
-        if self.reads_own[layer]:
-            arrays["own"] = own
-        if training and self.layers[layer].after:
-            arrays["ids"] = self.at.ids[begin:end]
+        options, arrays = self.work.payload(task, weights, self._seeds(task))
+        options |= {"task": str(task), "model": self._config, "layer": task.layer, "training": training}
         if task.direction == Direction.TURN:
-            arrays |= self.labels.of(begin, end)
-        if task.direction == Direction.BACKWARD:
-            back = self.sums[layer + 1].gather_back(self.scaled[layer + 1], begin, end)
-            arrays["gradient"] = back.add_(self.kept[layer + 1][begin:end])
+            arrays |= self.labels.of(*self.at.range_of(task.interval))
         return pack_task(_OPERATIONS[task.direction], options, arrays)
 
-    def _inputs(self, task: Task, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Sums over neighbors, and own rows, that a task reads. What a backward task reads was kept by its forward task."""
-        layer, training = task.layer, task.direction != Direction.VALIDATE
-        if layer == 0 and not (training and self.layers[0].before):
-            return self.first[begin:end], self.x[begin:end]
-        rows = self.rows[layer] if layer else self._dropped_features(task.epoch)
-        if task.direction == Direction.BACKWARD:
-            return self.summed[layer][begin:end], rows[begin:end]
-        summed = self.sums[layer].gather(rows, begin, end)
-        if training:
-            self.summed[layer][begin:end] = summed
-        return summed, rows[begin:end]
-
-    def _dropped_features(self, epoch: int) -> Tensor:  # -> [own + ghosts, features]
-        if epoch not in self._dropped:
-            self._dropped = {known: rows for known, rows in self._dropped.items() if known >= epoch - 2}
-            draws = self._seeds(epoch)[0]
-            self._dropped[epoch] = dropout(self.x, self.layers[0].before, seed=draws.before, rows=self._all_ids)
-        return self._dropped[epoch]
-
-    def _seeds(self, epoch: int) -> list[LayerDraws]:
-        if epoch not in self._drawn:
-            self._drawn[epoch] = layer_draws(self.layers, self._draws(epoch))
-        return self._drawn[epoch]
+    def _seeds(self, task: Task) -> list[LayerDraws] | None:
+        """Of dropout; None in a validation."""
+        if task.direction == Direction.VALIDATE:
+            return None
+        if task.epoch not in self._drawn:
+            self._drawn[task.epoch] = layer_draws(self.layers, self._draws(task.epoch))
+        return self._drawn[task.epoch]
 
     def _keep(self, task: Task, arrays: dict[str, Tensor]) -> News:
         """Store the result of an own task. Returns what other servers must know."""
-        layer, (begin, end) = task.layer, self.at.range_of(task.interval)
         if task.direction == Direction.TURN:
             numbers = torch.cat([arrays[name] for name in ("loss", "weight", "right")])
             self.totals.setdefault(task.epoch, {})[task.interval] = numbers
-        if not task.has_gradients:
-            if layer + 1 < len(self.layers):
-                self.rows[layer + 1][begin:end] = arrays["rows"]
-                return self._news(task, self.rows[layer + 1], self.at.forward)
+        if task.direction == Direction.VALIDATE and task.layer == self.work.last:
             assert self.predicted is not None
+            begin, end = self.at.range_of(task.interval)
             self.predicted[begin:end] = arrays["rows"]
-        elif layer:
-            gradient, total = arrays["summed"], self.sums[layer]
-            self.scaled[layer][begin:end] = total.scaled(gradient, begin, end)
-            parts = [part for part in (total.kept(gradient, begin, end), arrays.get("own")) if part is not None]
-            self.kept[layer][begin:end] = sum(parts) if parts else 0.0
-            return self._news(task, self.scaled[layer], self.at.backward)
-        return News(task, [self.first[:0]] * self.at.servers)
-
-    def _news(self, task: Task, table: Tensor, reading: Reading) -> News:
+        weights = {} if task.ends_training else self.store.weights(self.store.pin(task))
+        self.work.keep(task, arrays, weights, self._seeds(task))
+        if (scattered := self.work.scattered(task)) is None:
+            return News(task, [torch.empty(0)] * self.at.servers)
+        table, reading = scattered
         return News(task, [table[self.at.told(reading, task.interval, server)] for server in range(self.at.servers)])
 
     def _hear(self, task: Task, rows: Tensor) -> None:
         """Store rows of ghosts."""
-        if not len(rows):
+        if not len(rows) or (scattered := self.work.scattered(task)) is None:
             return
-        back = task.has_gradients
-        reading = self.at.backward if back else self.at.forward
-        table = self.scaled[task.layer] if back else self.rows[task.layer + 1]
-        if (back, task.interval) not in self._places:
-            self._places[back, task.interval] = self.at.places(reading, task.interval)
-        table[self._places[back, task.interval]] = rows.clone().view(self.dtype).view(-1, table.shape[1])
+        table, reading = scattered
+        place = task.has_gradients, task.interval
+        if place not in self._places:
+            self._places[place] = self.at.places(reading, task.interval)
+        table[self._places[place]] = rows.clone().view(self.dtype).view(-1, table.shape[1])
 
     def close(self) -> None:
         """End the thread of the exchange; every server, after its last epoch."""

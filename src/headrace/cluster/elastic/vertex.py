@@ -1,6 +1,7 @@
 """The tensor work of a layer for some of its rows, once their neighbors are summed: what a worker is given as bytes.
 
-A layer is `conv.split()` without its sum: linear maps, bias, norm, activation, dropout. Dropout is a function of the task's seed
+A layer is `conv.split()` without its sum: linear maps, bias, norm, activation, dropout; of attention without the pass over edges
+(`AttentionVertex`). Dropout is a function of the task's seed
 and of the nodes' ids, so any worker gives the same bits. The backward pass is the vector-Jacobian product of the same function.
 """
 
@@ -8,20 +9,22 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from headrace.cluster.elastic.attention_vertex import AttentionVertex
 from headrace.cluster.elastic.operations import operation
 from headrace.nn import GNN, Layer
 from headrace.nn.node_losses import count_right, loss_weight, node_loss
 from headrace.sample import Block
 
 WEIGHT, GRADIENT = "weight.", "gradient."  # how arrays of weights and of their gradients are called
+INPUTS = ("summed", "own", "x", "mixed", "skipped")  # arrays of rows that a task reads
 
 
 class Vertex(nn.Module):
@@ -38,7 +41,24 @@ class Vertex(nn.Module):
         super().__init__()
         self.layer, self.split = layer, layer.split()
 
-    def forward(self, summed: Tensor, own: Tensor | None, ids: Tensor | None = None, seed: int | None = None) -> Tensor:
+    prefix = "layer."  # of its weights' names here; tasks leave it out
+
+    @property
+    def learned(self) -> dict[str, Tensor]:
+        """Parameters that it uses."""
+        return dict(self.layer.named_parameters())
+
+    @property
+    def fixed(self) -> dict[str, Tensor]:
+        """Buffers that it uses."""
+        return dict(self.layer.named_buffers())
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Arrays of rows that it needs."""
+        return ("summed", "own") if self.split.reads_own else ("summed",)
+
+    def forward(self, summed: Tensor, own: Tensor | None = None, ids: Tensor | None = None, seed: int | None = None) -> Tensor:
         """New rows. `own`: of the same nodes, where the layer reads them."""
         layer, conv = self.layer, self.split.conv
         weights: list[Any] = [reduce(getattr, name.split("."), layer) for name in self.split.names]
@@ -50,17 +70,24 @@ class Vertex(nn.Module):
 _local = threading.local()  # weights are swapped in while a layer is called, so every thread has layers of its own
 
 
-def _vertex(config: str, layer: int, training: bool) -> Vertex:
+def vertex_of(layers: Sequence[Layer], number: int) -> Vertex | AttentionVertex:
+    """The tensor work of the tasks of layer `number`. Of attention there is one more than there are layers (`stages`)."""
+    if layers[0].split().conv.by_node is None:
+        return Vertex(layers[number])
+    return AttentionVertex(layers[number - 1] if number else None, layers[number] if number < len(layers) else None)
+
+
+def _vertex(config: str, layer: int, training: bool) -> Vertex | AttentionVertex:
     """The layer of a model, without weights."""
     if not hasattr(_local, "vertex"):
 
         @lru_cache(maxsize=64)
-        def made(config: str, layer: int, training: bool) -> Vertex:
+        def made(config: str, layer: int, training: bool) -> Vertex | AttentionVertex:
             with torch.device("meta"):
-                return Vertex(GNN(**json.loads(config)).layers[layer]).train(training)  # type: ignore[arg-type]
+                return vertex_of(cast("list[Layer]", list(GNN(**json.loads(config)).layers)), layer).train(training)
 
         _local.vertex = made
-    vertex: Vertex = _local.vertex(config, layer, training)
+    vertex: Vertex | AttentionVertex = _local.vertex(config, layer, training)
     return vertex
 
 
@@ -70,35 +97,56 @@ class _Call:
     def __init__(self, options: Mapping[str, Any], arrays: Mapping[str, Tensor], *, gradients: bool) -> None:
         self.vertex = _vertex(options["model"], options["layer"], options["training"])
         self.weights = {n.removeprefix(WEIGHT): a.detach() for n, a in arrays.items() if n.startswith(WEIGHT)}
-        self.inputs = {name: arrays[name].detach() for name in ("summed", "own") if name in arrays}
+        self.inputs = {name: arrays[name].detach() for name in INPUTS if name in arrays}
+        _check_arrays(self.vertex, self.weights, self.inputs)
         self.ids, self.seed = arrays.get("ids"), options["seed"]
         self.wanted: dict[str, Tensor] = {}
         if gradients:
-            learned = {name for name, _ in self.vertex.layer.named_parameters()}
+            learned = self.vertex.learned
             self.weights = {n: w.requires_grad_() if n in learned else w for n, w in self.weights.items()}
             self.wanted = {GRADIENT + name: weight for name, weight in self.weights.items() if name in learned}
             if options["inputs"]:
                 self.inputs = {name: rows.requires_grad_() for name, rows in self.inputs.items()}
                 self.wanted |= self.inputs
 
-    def rows(self) -> Tensor:
-        swapped = {f"layer.{name}": weight for name, weight in self.weights.items()}
-        arguments = (self.inputs["summed"], self.inputs.get("own"), self.ids, self.seed)
-        result: Tensor = functional_call(self.vertex, swapped, arguments)
-        return result
+    def rows(self) -> dict[str, Tensor]:
+        """Its results, by name."""
+        swapped = {self.vertex.prefix + name: weight for name, weight in self.weights.items()}
+        rows = functional_call(self.vertex, swapped, kwargs={**self.inputs, "ids": self.ids, "seed": self.seed})
+        return rows if isinstance(rows, dict) else {"rows": rows}
 
-    def gradients(self, of: Tensor, weight: Tensor | None = None) -> dict[str, Tensor]:
+    def gradients(self, of: Sequence[Tensor], by: Sequence[Tensor | None]) -> dict[str, Tensor]:
         """Of the weights, and of the inputs where those are wanted."""
-        found = torch.autograd.grad(of, list(self.wanted.values()), weight, allow_unused=True)
+        found = torch.autograd.grad(of, list(self.wanted.values()), by, allow_unused=True)
         pairs = zip(self.wanted.items(), found, strict=True)
         return {name: torch.zeros_like(tensor) if gradient is None else gradient for (name, tensor), gradient in pairs}
+
+
+def _check_arrays(vertex: Vertex | AttentionVertex, weights: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+    """Refuse arrays that are missing or have another shape. The layer's own weights are empty: torch would compute with them."""
+    needed = vertex.learned | vertex.fixed
+    lacking = [WEIGHT + name for name in needed if name not in weights]
+    lacking += [name for name in vertex.reads if name not in inputs]
+    if lacking:
+        raise ValueError(f"a task of {type(vertex.layer.conv).__name__} lacks the arrays {', '.join(lacking)}")
+    for name, weight in needed.items():
+        if weights[name].shape != weight.shape:
+            raise ValueError(f"{WEIGHT + name} has the shape {list(weights[name].shape)}, and the layer's {list(weight.shape)}")
+    if len({rows.shape[:-1] for rows in inputs.values()}) != 1 or any(rows.dim() != 2 for rows in inputs.values()):
+        shapes = ", ".join(f"{name} {list(rows.shape)}" for name, rows in inputs.items())
+        raise ValueError(f"inputs of a task must have as many rows as each other, not {shapes}")
+
+
+def result_gradient(name: str) -> str:
+    """How the gradient of a result is called among the arrays of a backward task."""
+    return "gradient" if name == "rows" else f"gradient_{name}"
 
 
 @operation("forward")
 def forward(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The rows of a layer."""
     with torch.no_grad():
-        return {"rows": _Call(options, arrays, gradients=False).rows()}
+        return _Call(options, arrays, gradients=False).rows()
 
 
 @operation("turn")
@@ -106,7 +154,7 @@ def turn(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, 
     """The rows of the last layer, their loss, and its gradients, both summed over the seeds. `weight`: what the loss sums over."""
     call = _Call(options, arrays, gradients=True)
     with torch.enable_grad():
-        predicted, labels = call.rows()[arrays["seeds"]], arrays["labels"]
+        predicted, labels = call.rows()["rows"][arrays["seeds"]], arrays["labels"]
         of_classes = arrays.get("classes")
         counted = None if of_classes is None else loss_weight(labels, of_classes)
         weight = torch.tensor(float(len(labels)), dtype=torch.float64) if counted is None else counted.double()
@@ -114,17 +162,18 @@ def turn(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, 
             loss = node_loss(predicted, labels, of_classes) * weight.to(predicted.dtype)
         else:
             loss = predicted.sum()
-        gradients = call.gradients(loss)
+        gradients = call.gradients([loss], [None])
     numbers = {"loss": loss.detach().double(), "weight": weight, "right": count_right(predicted.detach(), labels).double()}
     return {**{name: number.reshape(1) for name, number in numbers.items()}, **gradients}
 
 
 @operation("backward")
 def backward(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gradients of a layer's weights and inputs, from those of its rows (`gradient`): the layer is computed again for them."""
+    """Gradients of a layer's weights and inputs, from those of its results (`result_gradient`). The layer is computed again."""
     call = _Call(options, arrays, gradients=True)
     with torch.enable_grad():
-        return call.gradients(call.rows(), arrays["gradient"])
+        results = {name: rows for name, rows in call.rows().items() if rows.requires_grad}
+        return call.gradients(list(results.values()), [arrays[result_gradient(name)] for name in results])
 
 
 def weight_arrays(layer: nn.Module, weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

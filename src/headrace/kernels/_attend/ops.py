@@ -47,7 +47,7 @@ def _runs(fourth_name: str, fifth_name: str) -> Runs:
         Two numbers and not their log-sum-exp: fp32 would lose the digits of small differences between large scores.
         """
         x, indptr, indices = inputs[:3]
-        return _forward(x, indptr, indices, scored(inputs), inputs[-1])
+        return run_forward(x, indptr, indices, scored(inputs), inputs[-1])
 
     def run_backward(grad: Tensor, out: Tensor, peak: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of x, fourth and fifth. One that is not needed is an empty tensor: an op returns tensors."""
@@ -67,13 +67,13 @@ def _runs(fourth_name: str, fifth_name: str) -> Runs:
         elif any(part is None for part in transpose) or len(transpose[0]) != len(x) + 1:
             transpose = _native.transpose_csr(indptr, indices, len(x), positions=True, threads=threads)
         reverse: dict[str, Any] = dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True))
-        _native.attend_gradient(grad, out, peak, x, indptr, indices, **wanted, **reverse, **_options(scores), threads=threads)
+        _native.attend_gradient(grad, out, peak, x, indptr, indices, **wanted, **reverse, **attend_options(scores), threads=threads)
         return grads
 
     return run, run_backward
 
 
-def _options(scores: Scores) -> dict[str, Any]:
+def attend_options(scores: Scores) -> dict[str, Any]:
     """Scores as native kernels take them."""
     numbers = {"slope": scores.slope, "self_loops": scores.self_loops, "dropout": scores.dropout, "seed": scores.seed}
     place = {"shift": scores.shift, "whole_rows": scores.whole_rows, "whole_entries": scores.whole_entries}
@@ -94,7 +94,8 @@ def _like(tensor: Tensor, needed: bool) -> Tensor:
     return torch.empty_like(tensor) if needed else tensor.new_empty(0)
 
 
-def _forward(x: Tensor, indptr: Tensor, indices: Tensor, scores: Scores, threads: int) -> tuple[Tensor, Tensor]:
+def run_forward(x: Tensor, indptr: Tensor, indices: Tensor, scores: Scores, threads: int) -> tuple[Tensor, Tensor]:
+    """The output and the peak of every row."""
     if x.device.type != "cpu":
         return _attend_gpu.forward(x.detach(), indptr, indices, scores)
     for name, tensor in {"indptr": indptr, "indices": indices, **scores.tensors}.items():
@@ -103,7 +104,7 @@ def _forward(x: Tensor, indptr: Tensor, indices: Tensor, scores: Scores, threads
     out, peak = _outputs(x, indptr)
     threads = thread_count(threads or None)
     try:
-        _native.attend(x.detach(), indptr, indices, out, peak, **_options(scores), threads=threads)
+        _native.attend(x.detach(), indptr, indices, out, peak, **attend_options(scores), threads=threads)
     except ValueError as error:
         message = str(error)
         if "out of range" in message:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
+
+from headrace.kernels._attend.whole import Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +23,13 @@ class Scores:
     shift: Tensor | None = None  # [rows], of rows that are part of a whole: from an entry's position to that in the whole
     whole_rows: Tensor | None = None  # [rows]: which row of the whole each one is
     whole_entries: int = 0
+
+    def placed(self, indptr: Tensor, whole: Whole) -> Scores:
+        """The same, of rows with this `indptr` that are part of a whole. Without dropout nothing depends on it."""
+        if not self.dropout:
+            return self
+        whole.check_shape(len(indptr) - 1)
+        return replace(self, shift=whole.shift(indptr), whole_rows=whole.rows, whole_entries=whole.entries)
 
     @property
     def pairs(self) -> bool:
