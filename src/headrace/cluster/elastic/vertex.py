@@ -71,6 +71,7 @@ class _Call:
         self.vertex = _vertex(options["model"], options["layer"], options["training"])
         self.weights = {n.removeprefix(WEIGHT): a.detach() for n, a in arrays.items() if n.startswith(WEIGHT)}
         self.inputs = {name: arrays[name].detach() for name in ("summed", "own") if name in arrays}
+        _check_arrays(self.vertex, self.weights, self.inputs)
         self.ids, self.seed = arrays.get("ids"), options["seed"]
         self.wanted: dict[str, Tensor] = {}
         if gradients:
@@ -92,6 +93,21 @@ class _Call:
         found = torch.autograd.grad(of, list(self.wanted.values()), weight, allow_unused=True)
         pairs = zip(self.wanted.items(), found, strict=True)
         return {name: torch.zeros_like(tensor) if gradient is None else gradient for (name, tensor), gradient in pairs}
+
+
+def _check_arrays(vertex: Vertex, weights: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+    """Refuse arrays that are missing or have another shape: the layer has no weights of its own, and torch would compute with them."""
+    needed = dict(vertex.layer.named_parameters()) | dict(vertex.layer.named_buffers())
+    lacking = [WEIGHT + name for name in needed if name not in weights]
+    lacking += [name for name in ("summed", *(["own"] if vertex.split.reads_own else [])) if name not in inputs]
+    if lacking:
+        raise ValueError(f"a task of {type(vertex.layer.conv).__name__} lacks the arrays {', '.join(lacking)}")
+    for name, weight in needed.items():
+        if weights[name].shape != weight.shape:
+            raise ValueError(f"{WEIGHT + name} has the shape {list(weights[name].shape)}, and the layer's {list(weight.shape)}")
+    if len({rows.shape[:-1] for rows in inputs.values()}) != 1 or inputs["summed"].dim() != 2:
+        shapes = ", ".join(f"{name} {list(rows.shape)}" for name, rows in inputs.items())
+        raise ValueError(f"inputs of a task must have as many rows as each other, not {shapes}")
 
 
 @operation("forward")
