@@ -31,7 +31,16 @@ def dataset():
 
 
 def options(model, **more):
-    usual = {"hidden": 16, "layers": 2, "heads": 4, "epochs": 20, "dropout": 0.5, "input_dropout": 0.3, "optimizer": "sgd", "lr": 0.05}
+    usual = {
+        "hidden": 16,
+        "layers": 2,
+        "heads": 4,
+        "epochs": 20,
+        "dropout": 0.5,
+        "input_dropout": 0.3,
+        "optimizer": "sgd",
+        "lr": 0.05,
+    }
     usual |= {"class_weights": "balanced", "clip": 0.5, "full_batch": True, "threads": 1, "seed": 3, "checkpoint_seconds": 0.0}
     usual |= {"inner_norm": "layer"} if model == "gin" else {}
     return NodeOptions(model=model, **{**usual, **more})

@@ -111,7 +111,7 @@ def test_an_interval_reads_those_of_its_neighbors_and_itself(case):
         for interval in at.own_intervals:
             begin, end = at.range_of(interval)
             covered += range(begin, end)
-            interval_of |= {node: interval for node in at.ids[begin:end].tolist()}
+            interval_of |= dict.fromkeys(at.ids[begin:end].tolist(), interval)
         assert covered == list(range(at.num_own))
         assert len(at.own_intervals) == intervals
         assert at.num_intervals == intervals * owners.ranks

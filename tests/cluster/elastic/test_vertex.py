@@ -134,6 +134,25 @@ def test_a_missing_array_is_named(missing):
     assert missing.removeprefix(WEIGHT) in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        ("own", lambda array: array[:1], r"as many rows .* own \[1, 8\]"),
+        ("summed", lambda array: array[:1], r"as many rows .* summed \[1, 8\]"),
+        (
+            WEIGHT + "conv.lin_l.bias",
+            lambda array: array[:1],
+            r"weight\.conv\.lin_l\.bias has the shape \[1\], and the layer's \[4\]",
+        ),
+        (WEIGHT + "conv.lin_r.weight", lambda array: array[:1], r"has the shape \[1, 8\]"),
+    ],
+)
+def test_arrays_that_torch_would_broadcast_are_refused(name, how, said):
+    case = Case("sage", layer=1)
+    with pytest.raises(TaskError, match=said):
+        case.run("forward", **{name: how(case.arrays[name])})
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     st.sampled_from(["forward", "turn", "backward"]),
