@@ -76,7 +76,7 @@ def data_of(kind, folder, rank):
 
 def options(model, **more):
     usual = {"hidden": 16, "layers": 2, "heads": 4, "epochs": EPOCHS, "dropout": 0.5, "input_dropout": 0.3, "lr": 0.05}
-    usual |= {"class_weights": "balanced", "clip": 0.5, "full_batch": True, "threads": 1, "seed": 3, "checkpoint_seconds": 0.0}
+    usual |= {"class_weights": "balanced", "clip": 0.5, "full_batch": True, "threads": 1, "seed": 3, "validate_every": 10}
     usual |= {"optimizer": "sgd"} | ({"inner_norm": "layer"} if model == "gin" else {})
     return NodeOptions(model=model, **{**usual, **more})
 
@@ -105,7 +105,8 @@ def main(folder, cases):
             if rank == int(culprit):
                 kill_after(int(tasks))
         place = folder / name.replace(":", "-")
-        chosen = options(model, flow=flow, intervals=int(intervals), **({"hidden": WIDE} if kind == "wide" else {}))
+        more = {"hidden": WIDE} if kind == "wide" else {"checkpoint_seconds": 0.0} if how else {}
+        chosen = options(model, flow=flow, intervals=int(intervals), **more)
         result = node(data_of(kind, folder, rank), chosen, out=place, resume=how == "resume", watcher=Watcher())
         Path(f"{place}.{rank}.json").write_text(json.dumps(WatchedServer.last.facts()))
         if rank == 0:

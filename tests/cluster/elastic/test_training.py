@@ -14,7 +14,7 @@ from namespaces import in_namespaces, namespaces
 from rank_jobs import Job
 
 MODELS = ["sage", "gcn", "gin"]
-EXACT = [f"{model}:{flow}:5" for model in MODELS for flow in ("sync", "pipe")]
+EXACT = [f"{model}:{flow}:4" for model in MODELS for flow in ("sync", "pipe")]
 CULPRIT = 1
 KILLED = [f"sage:{flow}:4" for flow in ("sync", "pipe")]
 
@@ -41,7 +41,7 @@ def trained(tmp_path_factory):
     for rank in range(SERVERS):
         shutil.move(folder / "parts" / f"part-{rank}", folder / f"part-{rank}")
     shutil.rmtree(folder / "parts")
-    return ran(folder, [*EXACT, *KILLED, "gcn:pipe:3:part", "sage:pipe:4:bare"])
+    return ran(folder, [*EXACT, "gcn:pipe:3:part", "sage:pipe:4:bare"])
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def killed(tmp_path_factory):
     """Runs whose server 1 was killed in the middle of an epoch, and what the others said within 10 seconds."""
     folder, said = tmp_path_factory.mktemp("killed"), {}
     for case in KILLED:
-        job = start(folder, [f"{case}/kill={CULPRIT}@115"])
+        job = start(folder, [f"{case}/kill={CULPRIT}@100"])
         try:
             assert job.processes[CULPRIT].wait(120) == -9, job.said(CULPRIT)
             statuses = job.wait(10)
@@ -100,7 +100,7 @@ def test_weights_are_those_of_full_batch(trained, whole, case):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_pipe_has_the_bits_of_sync(trained, model):
-    assert_same_bits(weights(trained, f"{model}:pipe:5"), weights(trained, f"{model}:sync:5"))
+    assert_same_bits(weights(trained, f"{model}:pipe:4"), weights(trained, f"{model}:sync:4"))
 
 
 def test_a_server_needs_its_own_part_alone(trained, whole):
