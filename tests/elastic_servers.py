@@ -8,7 +8,7 @@ import torch
 import headrace as hr
 from headrace import _native
 from headrace.cluster import ParameterStore, ThreadExecutor
-from headrace.cluster.elastic import Controller, Labels, Neighborhood, Server
+from headrace.cluster.elastic import Controller, Labels, Neighborhood, Patience, Server
 from headrace.cluster.parts.own_edges import edge_positions, own_indptr
 from headrace.cluster.parts.part import part_of
 from headrace.cluster.parts.share import own_splits
@@ -92,7 +92,8 @@ def train_one(model, data, owners, number, exchange, *, intervals, flow, classes
     labels = Labels(owners.locate(seeds)[1], data.y[seeds], classes)
     with ExitStack() as stack:
         executor = executor or stack.enter_context(ThreadExecutor(2))
-        controller = stack.enter_context(Controller(executor, observe=observe))
+        patience = Patience(floor=60.0)  # a busy machine is no reason for another call
+        controller = stack.enter_context(Controller(executor, patience=patience, observe=observe))
         server = Server(model, at, part.x, labels, store, controller, draws=key)
         try:
             return Trained(server, flow, validate)
