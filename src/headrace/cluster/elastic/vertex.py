@@ -96,7 +96,7 @@ class _Call:
 
 
 def _check_arrays(vertex: Vertex, weights: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
-    """Refuse arrays that are missing or have another shape: the layer has no weights of its own, and torch would compute with them."""
+    """Refuse arrays that are missing or have another shape. The layer has no weights of its own, yet torch computes with those."""
     needed = dict(vertex.layer.named_parameters()) | dict(vertex.layer.named_buffers())
     lacking = [WEIGHT + name for name in needed if name not in weights]
     lacking += [name for name in ("summed", *(["own"] if vertex.split.reads_own else [])) if name not in inputs]
