@@ -1,13 +1,15 @@
 """One server of elastic trainings, run by `cluster/elastic/test_training.py` as `elastic_training.py FOLDER CASE...`.
 
 A case is MODEL:FLOW:INTERVALS, with :KIND of data (see `data_of`), and with /resume or /kill=RANK@TASKS: after so many tasks that
-rank kills itself. Weights go to FOLDER/CASE.pt, what each server counted to FOLDER/CASE.RANK.json.
+rank kills itself; or /late: rank 0 opens its run late. Weights go to FOLDER/CASE.pt, and what each server counted to
+FOLDER/CASE.RANK.json.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +22,11 @@ from headrace.cluster.elastic import Controller, Server
 from headrace.cluster.elastic.neighborhood import bytes_per_epoch
 from headrace.store import hash_owners
 from headrace.train import NodeOptions, Watcher, node
+from headrace.train.fit import open_run
 from headrace.train.nodes import elastic
 
 EPOCHS, SERVERS, WIDE = 20, 3, 256
+fitting = sys.modules["headrace.train.fit"]  # `headrace.train.fit` is a function too
 
 
 class WatchedServer(Server):
@@ -94,6 +98,11 @@ def kill_after(tasks):
     Controller.retire = counted
 
 
+def late_run(*args, **more):
+    time.sleep(1.0)
+    return open_run(*args, **more)
+
+
 def main(folder, cases):
     rank = int(os.environ.get("RANK", "0"))
     elastic.Server = WatchedServer
@@ -104,8 +113,9 @@ def main(folder, cases):
             culprit, tasks = how.removeprefix("kill=").split("@")
             if rank == int(culprit):
                 kill_after(int(tasks))
+        fitting.open_run = late_run if how == "late" and rank == 0 else open_run
         place = folder / name.replace(":", "-")
-        more = {"hidden": WIDE} if kind == "wide" else {"checkpoint_seconds": 0.0} if how else {}
+        more = {"hidden": WIDE} if kind == "wide" else {"checkpoint_seconds": 0.0} if how not in ("", "late") else {}
         chosen = options(model, flow=flow, intervals=int(intervals), **more)
         result = node(data_of(kind, folder, rank), chosen, out=place, resume=how == "resume", watcher=Watcher())
         Path(f"{place}.{rank}.json").write_text(json.dumps(WatchedServer.last.facts()))

@@ -55,7 +55,7 @@ def test_an_unknown_flow_or_executor_is_named():
 
 
 def test_a_gpu_is_refused(data):
-    with pytest.raises((ValueError, RuntimeError), match="(?i)cpu|cuda"):
+    with pytest.raises((ValueError, RuntimeError), match=r"(?i)cpu|cuda"):
         node(data, options(device="cuda"), watcher=Watcher())
 
 

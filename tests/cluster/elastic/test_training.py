@@ -41,7 +41,7 @@ def trained(tmp_path_factory):
     for rank in range(SERVERS):
         shutil.move(folder / "parts" / f"part-{rank}", folder / f"part-{rank}")
     shutil.rmtree(folder / "parts")
-    return ran(folder, [*EXACT, "gcn:pipe:3:part", "sage:pipe:4:bare"])
+    return ran(folder, [f"{EXACT[0]}/late", *EXACT[1:], "gcn:pipe:3:part", "sage:pipe:4:bare"])
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,9 @@ def lambda_executor(request, _credentials):
     from headrace.cluster.local_lambda import LocalLambda
 
     environment = {"PYTHONPATH": worker_path()}
-    with LocalLambda("headrace.cluster.elastic.handler.handle", environment=environment) as aws:
-        with LambdaExecutor(2, endpoint_url=aws.endpoint_url) as executor:
-            yield executor
+    aws = LocalLambda("headrace.cluster.elastic.handler.handle", environment=environment)
+    with aws, LambdaExecutor(2, endpoint_url=aws.endpoint_url) as executor:
+        yield executor
 
 
 @pytest.fixture
