@@ -39,5 +39,5 @@ def test_the_benchmark_leaves_no_worker_behind():
     assert training.step() > 0
     training.close()
     assert torch.get_num_threads() == before
-    with pytest.raises(RuntimeError, match="shut down|closed"):
+    with pytest.raises(RuntimeError, match=r"shut down|closed"):
         training.step()
