@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from headrace.bench.links import link, out_of_core, tiers
 from headrace.bench.measure import Row
-from headrace.bench.nodes import advise, cluster, loader, pyg_layers, ranks, train, whole_graph
+from headrace.bench.nodes import advise, cluster, elastic, loader, pyg_layers, ranks, train, whole_graph
 from headrace.bench.ops import aggregate, attend, cache, gather, sampling
 from headrace.bench.setting import Setting
 from headrace.train.options import option
@@ -54,6 +54,7 @@ _ALL = (
     Bench("train", "training steps of GraphSAGE; on a GPU, epochs", train.on_cpu, train.on_cuda),
     Bench("ranks", "a data-parallel step of two ranks beside one rank with two threads", ranks.on_cpu, None),
     Bench("cluster", "a step of ranks on slow links, by how they train", cluster.on_cpu, None, cluster.ClusterSetting),
+    Bench("elastic", "a full-graph step by tasks beside one process", elastic.on_cpu, None, elastic.ElasticSetting),
     Bench("whole-graph", "training steps of GCN and GIN on a whole graph", whole_graph.on_cpu, whole_graph.on_cuda),
     Bench("pyg", "PyG's layers and sampled steps, accelerated and not", pyg_layers.run, pyg_layers.run, pyg_layers.PygSetting),
     Bench("advise", "the advisor's choices beside all others", advise.run, advise.run),

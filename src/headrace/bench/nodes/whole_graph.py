@@ -72,7 +72,7 @@ def _case_rows(setting: Setting, data: Dataset, case: Case, form: str | None) ->
         others = theirs if precision == "bf16" else {n: s for n, s in seconds.items() if n not in _OURS.values()}
         title = f"{case}, {precision}, {setting.threads} threads"
         metric = f"step, {case.flop(data) / 1e9:.1f} GFLOP of products"
-        floor = _floor(case, data, TYPES[precision], setting.threads)
+        floor = sums_and_products(case, data, TYPES[precision], setting.threads)
         rows.append(Row(title, metric, "s", seconds[name], others, floor))
     peaks = {name: _peak(training) / 2**20 for name, training in runs.items()}
     rows.append(Row(f"{case}, memory", "most that a step takes above the data", "MiB", peaks.pop("ours"), peaks))
@@ -105,7 +105,7 @@ def _peak(training: Training) -> int:
     return most
 
 
-def _floor(case: Case, data: Dataset, dtype: torch.dtype, threads: int) -> float:
+def sums_and_products(case: Case, data: Dataset, dtype: torch.dtype, threads: int) -> float:
     """Seconds of the sums and of the products, at the rates of the bare loop over rows of 64 and of one large product."""
     graph, narrow = data.graph, data.graph.indices.to(torch.int32)
     x = resident(torch.zeros(data.num_nodes, _BARE, dtype=dtype))

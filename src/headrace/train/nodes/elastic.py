@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 from time import time
 from typing import IO, Any
 
@@ -50,8 +51,8 @@ class ElasticRecipe(NodeRecipe):
             self._between = Exchange(setup.ranks)
             setup.opened.push(closing(self._between.close))
         executor = setup.opened.enter_context(_executor(options))
-        log = _CallLog(setup.folder, part.number, setup.opened)
-        controller: Controller[Task] = setup.opened.enter_context(Controller(executor, log=log))
+        self._log = _CallLog(setup.folder, part.number, setup.opened)
+        controller: Controller[Task] = setup.opened.enter_context(Controller(executor, log=self._log))
         self.controller = controller
         self.neighborhood = Neighborhood(part, intervals=options.intervals, exchange=self._between)
         self.flow: Flow = options.flow  # type: ignore[assignment]
@@ -114,6 +115,7 @@ class ElasticRecipe(NodeRecipe):
         if epoch >= self._done_until:
             with clock("forward"):  # and backward: intervals are in both
                 self._train(epoch)
+        self._log.open()
         parts = self.server.totals.pop(epoch)
         loss, weight, right = torch.stack([parts[interval] for interval in sorted(parts)]).sum(0).tolist()
         return Step(loss / weight if weight else 0.0, self._seeds, {self.measures[0].name: right}, weight=weight, ready=True)
@@ -228,13 +230,20 @@ class _CallLog:
     def __init__(self, folder: Path | None, server: int, opened: ExitStack) -> None:
         self._path = None if folder is None else folder / f"calls-{server}.jsonl"
         self._opened, self._began = opened, time()
-        self._file: IO[bytes] | None = None  # opened with the first call: the run's directory is there then
+        self._lock, self._waiting = Lock(), list[bytes]()
+        self._file: IO[bytes] | None = None
+
+    def open(self) -> None:
+        """Write from now on, and what has waited. All servers have computed by then, so rank 0 has made the run's directory."""
+        with self._lock:
+            if self._path is not None and self._file is None:
+                self._file = self._opened.enter_context(_whole_lines(self._path))
+                self._file.writelines(self._waiting)
+                self._waiting.clear()
 
     def __call__(self, record: CallRecord) -> None:
         if self._path is None:
             return
-        if self._file is None:
-            self._file = self._opened.enter_context(_whole_lines(self._path))
         line = {
             "task": " ".join(map(str, record.keys)),
             "began": max(record.begin - self._began, 0.0),
@@ -248,7 +257,12 @@ class _CallLog:
             "failed": bool(record.failed),
             "objects": record.puts + record.gets,
         }
-        self._file.write(json.dumps(sealed(line)).encode() + b"\n")
+        text = json.dumps(sealed(line)).encode() + b"\n"
+        with self._lock:
+            if self._file is None:
+                self._waiting.append(text)
+            else:
+                self._file.write(text)
 
 
 def _whole_lines(path: Path) -> IO[bytes]:
