@@ -75,7 +75,7 @@ class Trained:
         self.total = server.store.take()
         self.loss, self.weight, self.right = torch.stack([server.totals[0][i] for i in sorted(server.totals[0])]).sum(0).tolist()
         self.calls = server.controller.counts.calls
-        self.at, self.rows, self.predicted = server.at, server.rows, None
+        self.at, self.rows, self.predicted = server.at, server.work.rows, None
         if validate:
             server.store.step(self.total)
             self.predicted = server.validate(0)

@@ -1,8 +1,8 @@
 """One server of elastic trainings, run by `cluster/elastic/test_training.py` as `elastic_training.py FOLDER CASE...`.
 
 A case is MODEL:FLOW:INTERVALS, with :KIND of data (see `data_of`), and with /resume or /kill=RANK@TASKS: after so many tasks that
-rank kills itself; or /late: rank 0 opens its run late. A flow async2 has a lead of 2. Weights go to FOLDER/CASE.pt, and what each server counted to
-FOLDER/CASE.RANK.json.
+rank kills itself; or /late: rank 0 opens its run late. A flow async2 has a lead of 2. Weights go to FOLDER/CASE.pt, and what each
+server counted to FOLDER/CASE.RANK.json.
 """
 
 import json
@@ -44,7 +44,7 @@ class WatchedServer(Server):
 
     def facts(self):
         """Bytes that were counted in phase "rows", and those of the formula; those of all phases, and of the interface."""
-        widths, itemsize, traffic = [total.width for total in self.sums[1:]], self.dtype.itemsize, self.at.exchange.traffic
+        widths, itemsize, traffic = [total.width for total in self.work.sums[1:]], self.dtype.itemsize, self.at.exchange.traffic
         forward = sum(map(len, self.at.forward.told)) * sum(widths) * itemsize
         return {
             "rows": traffic["rows"].sent,
@@ -54,7 +54,7 @@ class WatchedServer(Server):
             "calls": self.controller.counts.calls - self.controller.counts.relaunched,
             "tasks": len(self.at.own_intervals) * (EPOCHS * (2 * len(self.layers) - 1) + self.validations * len(self.layers)),
             "seeds": len(self.labels.of(0, self.at.num_own)["seeds"]),
-            "rows_here": max(len(rows) for rows in (*self.rows.values(), *self.scaled.values(), self.x)),
+            "rows_here": max(len(rows) for rows in (*self.work.rows.values(), *self.work.scaled.values(), self.work.x)),
             "own_and_ghosts": max(self.at.forward.num_src, self.at.backward.num_src),
         }
 
