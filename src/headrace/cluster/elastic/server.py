@@ -73,6 +73,7 @@ class Server:
         self._config = json.dumps(model.config)
         self._draws, self._drawn = draws, dict[int, list[LayerDraws]]()
         self.most_lead = self.most_age = 0  # epochs, of flow async
+        self.on_result: Callable[[], None] | None = None  # called when a result was taken
         self._exchange_sums = exchange_sums
         self._ghosts: Ghosts | None = None
         if neighborhood.exchange is not None:
@@ -149,6 +150,8 @@ class Server:
         if task.direction == Direction.VALIDATE and task.layer == self.work.last:
             self.store.release(task)
         self.controller.retire(task)
+        if self.on_result is not None:
+            self.on_result()
 
     def _payload(self, task: Task) -> bytes:
         training = task.direction != Direction.VALIDATE

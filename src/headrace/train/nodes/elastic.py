@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from time import time
@@ -14,9 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from headrace import _native
+from headrace._arrays import thread_count
 from headrace._sealed import sealed
 from headrace.cluster import LambdaExecutor, ParameterStore, Part, RayExecutor, Task, ThreadExecutor
-from headrace.cluster.elastic import CallRecord, Controller, Flow, Labels, Neighborhood, PoolExecutor, Server, refuse_batch_norms
+from headrace.cluster.elastic import (
+    Autotuner,
+    CallRecord,
+    Change,
+    Controller,
+    Flow,
+    Labels,
+    Neighborhood,
+    PoolExecutor,
+    Server,
+    refuse_batch_norms,
+)
 from headrace.graph import Dataset
 from headrace.nn import GNN
 from headrace.nn.node_losses import loss_weight
@@ -29,6 +42,7 @@ from headrace.train.nodes.push_pull import summed_over
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.recipe import LossError, Progress, Step
 from headrace.train.watching.clock import Clock
+from headrace.train.watching.watch import Watcher
 
 _GB = 1769 / 1024  # memory of a Lambda worker with one processor, in GB of 1,024 MB
 _EXECUTORS: dict[str, type[PoolExecutor[Any]]] = {"threads": ThreadExecutor, "ray": RayExecutor, "lambda": LambdaExecutor}
@@ -68,6 +82,9 @@ class ElasticRecipe(NodeRecipe):
             exchange_sums=self.flow == "async",
         )
         setup.opened.push(closing(self.server.close))
+        self._tuned: _Tuned | None = None
+        if not options.workers and options.executor != "threads":
+            self._tuned = self.server.on_result = _Tuned(executor, controller, setup.watcher, options)
         self._validations = 0
         self._most_versions, self._most_bytes = self.store.most_versions, self.store.most_bytes
         self._done_until = 0  # the epoch before which flow async has trained, of those that the loop has not asked for yet
@@ -209,6 +226,7 @@ class ElasticRecipe(NodeRecipe):
             "duplicates": counts.duplicates,
             "versions": self._most_versions,
             "version_bytes": self._most_bytes,
+            "workers": [] if self._tuned is None else [asdict(change) for change in self._tuned.changes],
             "lead": self.server.most_lead,
             "age": self.server.most_age,
         }
@@ -222,6 +240,29 @@ class ElasticRecipe(NodeRecipe):
         """Where rows are, in words."""
         of = self.neighborhood
         return f"{self.ranks.size} servers with {of.num_intervals} intervals; tensor work by {self.options.executor}"
+
+
+class _Tuned:
+    """Gives an executor as many workers as its server can use (`Autotuner`), and says why."""
+
+    def __init__(self, executor: PoolExecutor[Any], controller: Controller[Task], watcher: Watcher, options: NodeOptions) -> None:
+        self._executor, self._controller, self._watcher = executor, controller, watcher
+        limit = _most_workers(options) if options.executor == "ray" else None
+        self._tuner, self._began = Autotuner(options.intervals, limit), time()
+
+    @property
+    def changes(self) -> list[Change]:
+        """Numbers of workers, and why."""
+        return self._tuner.changes
+
+    def __call__(self) -> None:
+        """A result was taken."""
+        tuner, waiting = self._tuner, self._controller.waiting
+        tasks = max(self._controller.under_way - waiting - self._executor.workers, 0)
+        tuner.observe(time() - self._began, results=waiting, tasks=tasks)
+        if tuner.workers != self._executor.workers:
+            self._executor.resize(tuner.workers)
+            self._watcher.note(f"{tuner.workers} workers: {tuner.changes[-1].reason}")
 
 
 class _CallLog:
@@ -276,7 +317,13 @@ def _whole_lines(path: Path) -> IO[bytes]:
 
 
 def _executor(options: NodeOptions) -> PoolExecutor[Any]:
-    return _EXECUTORS[options.executor](options.workers or 2)
+    usual = 2 if options.executor == "threads" else min(options.intervals, _most_workers(options))
+    return _EXECUTORS[options.executor](options.workers or usual)
+
+
+def _most_workers(options: NodeOptions) -> int:
+    """Those of Ray have a processor each; to begin with, Lambda's are at most 100."""
+    return thread_count(None) if options.executor == "ray" else 100
 
 
 def _key(seed: int, epoch: int) -> int:

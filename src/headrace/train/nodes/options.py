@@ -47,7 +47,7 @@ class NodeOptions(RunOptions):
     settle: float = option(0.01, "with flow async, go on as pipe when validation is within this of the target")
     intervals: int = option(8, "with flow, ranges of rows into which a server's work is cut")
     executor: Literal["threads", "ray", "lambda"] = option("threads", "with flow, who does the tensor work")
-    workers: int = option(0, "with flow, workers of a server (0: two threads, else one for each interval)")
+    workers: int = option(0, "with flow, workers of a server (0: two threads; of ray and lambda as many as it can use)")
     keep_sum: Literal["auto", "always", "never"] = option(
         "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
     )
