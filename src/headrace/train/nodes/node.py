@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from headrace.graph import Dataset
 from headrace.graph.convert import as_dataset
 from headrace.graph.fingerprint import fingerprints
 from headrace.nn import GNN
+from headrace.ranks import join
 from headrace.train.fit import FREE, Setup, describe, fit
 from headrace.train.measure import Spread, spreads
 from headrace.train.nodes.checks import check_model_size, check_node_data, check_own_rows
@@ -99,6 +101,20 @@ def node(
     options = NodeOptions() if options is None else options
     if not isinstance(options, NodeOptions):
         raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
+    early = isinstance(data, Part) or options.topology == "split" or options.flow != "none"
+    with join(options.device) if early else nullcontext():  # once for all that follows: rank 0 may host the meeting, and ends it
+        return _node(data, options, model, out, resume, watcher, spec)
+
+
+def _node(
+    data: Dataset | Part,
+    options: NodeOptions,
+    model: Model,
+    out: str | Path | None,
+    resume: bool,
+    watcher: Watcher | None,
+    spec: str | None,
+) -> NodeResult:
     if (options.topology == "split" or options.flow != "none") and not isinstance(data, Part):
         data = as_dataset(data)
         data = own_part(data, options, partial(_built, model, options)) or data
