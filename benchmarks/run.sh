@@ -6,7 +6,7 @@ out=${1:?usage: benchmarks/run.sh OUT [--scale 1 ...]}
 shift
 mkdir -p "$out"
 python=${PYTHON:-python3}
-for name in sampling gather cache aggregate attend loader train whole-graph advise link out-of-core; do
+for name in sampling gather cache aggregate attend loader train whole-graph elastic advise link out-of-core; do
   "$python" -m headrace bench "$name" --json "$@" > "$out/$name.json"
 done
 "$python" -c "import sys, torch; sys.exit(not torch.cuda.is_available())" || exit 0

@@ -20,6 +20,7 @@ from headrace.bench.namespaces import sent_bytes
 from headrace.cluster import Part
 from headrace.cluster.elastic import Controller, Server
 from headrace.cluster.elastic.neighborhood import bytes_per_epoch
+from headrace.ranks import join
 from headrace.store import hash_owners
 from headrace.train import NodeOptions, Watcher, node
 from headrace.train.fit import open_run
@@ -126,4 +127,5 @@ def main(folder, cases):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    with join():
+        main(Path(sys.argv[1]), sys.argv[2:])

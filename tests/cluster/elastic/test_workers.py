@@ -5,9 +5,11 @@ import os
 import pytest
 import torch
 
+import headrace as hr
 from elastic_cases import worker_path
 from elastic_servers import awkward_dataset, model_of, train
 from headrace.cluster.elastic import LambdaExecutor, RayExecutor
+from headrace.train import NodeOptions, Watcher, node
 
 INTERVALS, LAYERS = 4, 2
 PRODUCTS = ["linear", "bilinear"]
@@ -30,14 +32,18 @@ def no_products(monkeypatch):
 
 
 @pytest.fixture
-def lambda_executor(request, _credentials):
+def lambda_endpoint(_credentials):
     pytest.importorskip("boto3", reason="needs headrace[aws]")
     pytest.importorskip("awslambdaric", reason="needs headrace[aws]")
     from headrace.cluster.local_lambda import LocalLambda
 
-    environment = {"PYTHONPATH": worker_path()}
-    aws = LocalLambda("headrace.cluster.elastic.handler.handle", environment=environment)
-    with aws, LambdaExecutor(2, endpoint_url=aws.endpoint_url) as executor:
+    with LocalLambda("headrace.cluster.elastic.handler.handle", environment={"PYTHONPATH": worker_path()}) as aws:
+        yield aws.endpoint_url
+
+
+@pytest.fixture
+def lambda_executor(lambda_endpoint):
+    with LambdaExecutor(2, endpoint_url=lambda_endpoint) as executor:
         yield executor
 
 
@@ -53,7 +59,7 @@ def test_products_would_raise_in_this_process(no_products):
         train(model_of("sage", layers=LAYERS), awkward_dataset(), intervals=INTERVALS)
 
 
-@pytest.mark.parametrize("workers", ["two_of_ray", "lambda_executor"])
+@pytest.mark.parametrize("workers", [pytest.param("two_of_ray", marks=pytest.mark.slow), "lambda_executor"])
 def test_an_epoch_is_one_call_for_each_task_in_other_processes(request, workers):
     executor = request.getfixturevalue(workers)
     data, cases = awkward_dataset(), [("sage", "sync"), ("gcn", "pipe"), ("gin", "pipe")]
@@ -83,3 +89,19 @@ def worker_pids(monkeypatch):
 
     monkeypatch.setattr(launches, "read_result", kept)
     return pids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ray", "lambda"])
+def test_a_training_by_other_processes_has_the_weights_of_threads(request, kind, monkeypatch):
+    """By options alone, with products refused here."""
+    data = hr.generate.community(nodes=200, edges=800, classes=4, features=13, seed=1)
+    usual = {"model": "gcn", "hidden": 8, "layers": LAYERS, "epochs": 3, "full_batch": True, "flow": "pipe", "intervals": INTERVALS}
+    wanted = node(data, NodeOptions(**usual), watcher=Watcher()).model.state_dict()
+    if kind == "ray":
+        request.getfixturevalue("ray")
+    else:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", request.getfixturevalue("lambda_endpoint"))
+    request.getfixturevalue("no_products")
+    found = node(data, NodeOptions(**usual, executor=kind, workers=2), watcher=Watcher()).model.state_dict()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
