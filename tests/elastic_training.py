@@ -1,8 +1,8 @@
 """One server of elastic trainings, run by `cluster/elastic/test_training.py` as `elastic_training.py FOLDER CASE...`.
 
 A case is MODEL:FLOW:INTERVALS, with :KIND of data (see `data_of`), and with /resume or /kill=RANK@TASKS: after so many tasks that
-rank kills itself; or /late: rank 0 opens its run late. Weights go to FOLDER/CASE.pt, and what each server counted to
-FOLDER/CASE.RANK.json.
+rank kills itself; or /late: rank 0 opens its run after others have begun. Weights go to FOLDER/CASE.pt, what each server counted
+to FOLDER/CASE.RANK.json.
 """
 
 import json
@@ -99,9 +99,24 @@ def kill_after(tasks):
     Controller.retire = counted
 
 
-def late_run(*args, **more):
-    time.sleep(1.0)
-    return open_run(*args, **more)
+def open_late(folder, rank):
+    """Have rank 0 open its run after another rank has done a task."""
+    retire, marker = Controller.retire, folder / "done"
+
+    def told(controller, key):
+        retire(controller, key)
+        marker.touch()
+
+    def late_run(*args, **more):
+        deadline = time.monotonic() + 60
+        while not marker.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return open_run(*args, **more)
+
+    if rank == 0:
+        fitting.open_run = late_run
+    else:
+        Controller.retire = told
 
 
 def main(folder, cases):
@@ -114,7 +129,8 @@ def main(folder, cases):
             culprit, tasks = how.removeprefix("kill=").split("@")
             if rank == int(culprit):
                 kill_after(int(tasks))
-        fitting.open_run = late_run if how == "late" and rank == 0 else open_run
+        if how == "late":
+            open_late(folder, rank)
         place = folder / name.replace(":", "-")
         more = {"hidden": WIDE} if kind == "wide" else {"checkpoint_seconds": 0.0} if how not in ("", "late") else {}
         chosen = options(model, flow=flow, intervals=int(intervals), **more)
