@@ -1,8 +1,8 @@
 """One server of elastic trainings, run by `cluster/elastic/test_training.py` as `elastic_training.py FOLDER CASE...`.
 
 A case is MODEL:FLOW:INTERVALS, with :KIND of data (see `data_of`), and with /resume or /kill=RANK@TASKS: after so many tasks that
-rank kills itself; or /late: rank 0 opens its run late. A flow async2 has a lead of 2. Weights go to FOLDER/CASE.pt, and what each
-server counted to FOLDER/CASE.RANK.json.
+rank kills itself; or /late: rank 0 opens its run after others have begun. A flow async2 has a lead of 2. Weights go to
+FOLDER/CASE.pt, what each server counted to FOLDER/CASE.RANK.json.
 """
 
 import json
@@ -19,6 +19,7 @@ import headrace as hr
 from headrace.bench.namespaces import sent_bytes
 from headrace.cluster import Part
 from headrace.cluster.elastic import Controller, Server
+from headrace.cluster.elastic.layers.sum_layers import SumLayers
 from headrace.cluster.elastic.neighborhood import bytes_per_epoch
 from headrace.ranks import join
 from headrace.store import hash_owners
@@ -45,17 +46,18 @@ class WatchedServer(Server):
 
     def facts(self):
         """Bytes that were counted in phase "rows", and those of the formula; those of all phases, and of the interface."""
-        widths, itemsize, traffic = [total.width for total in self.work.sums[1:]], self.dtype.itemsize, self.at.exchange.traffic
-        forward = sum(map(len, self.at.forward.told)) * sum(widths) * itemsize
+        (ahead, back), itemsize, traffic = self.work.widths, self.dtype.itemsize, self.at.exchange.traffic
+        forward = sum(map(len, self.at.forward.told)) * sum(ahead) * itemsize
+        tables = (*self.work.rows.values(), *self.work.scaled.values(), self.work.x) if isinstance(self.work, SumLayers) else ()
         return {
             "rows": traffic["rows"].sent,
-            "formula": EPOCHS * bytes_per_epoch(self.at, widths, itemsize) + self.validations * forward,
+            "formula": EPOCHS * bytes_per_epoch(self.at, ahead, itemsize, back=back) + self.validations * forward,
             "sent": sum(phase.sent for phase in traffic.values()),
             "on_link": sent_bytes() - self.on_link,
             "calls": self.controller.counts.calls - self.controller.counts.relaunched,
             "tasks": len(self.at.own_intervals) * (EPOCHS * (2 * len(self.layers) - 1) + self.validations * len(self.layers)),
             "seeds": len(self.labels.of(0, self.at.num_own)["seeds"]),
-            "rows_here": max(len(rows) for rows in (*self.work.rows.values(), *self.work.scaled.values(), self.work.x)),
+            "rows_here": max(map(len, tables), default=0),
             "own_and_ghosts": max(self.at.forward.num_src, self.at.backward.num_src),
         }
 
@@ -99,9 +101,24 @@ def kill_after(tasks):
     Controller.retire = counted
 
 
-def late_run(*args, **more):
-    time.sleep(1.0)
-    return open_run(*args, **more)
+def open_late(folder, rank):
+    """Have rank 0 open its run after another rank has done a task."""
+    retire, marker = Controller.retire, folder / "done"
+
+    def told(controller, key):
+        retire(controller, key)
+        marker.touch()
+
+    def late_run(*args, **more):
+        deadline = time.monotonic() + 60
+        while not marker.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return open_run(*args, **more)
+
+    if rank == 0:
+        fitting.open_run = late_run
+    else:
+        Controller.retire = told
 
 
 def main(folder, cases):
@@ -114,7 +131,8 @@ def main(folder, cases):
             culprit, tasks = how.removeprefix("kill=").split("@")
             if rank == int(culprit):
                 kill_after(int(tasks))
-        fitting.open_run = late_run if how == "late" and rank == 0 else open_run
+        if how == "late":
+            open_late(folder, rank)
         place = folder / name.replace(":", "-")
         more = {"hidden": WIDE} if kind == "wide" else {"checkpoint_seconds": 0.0} if how not in ("", "late") else {}
         if flow.startswith("async"):

@@ -68,7 +68,7 @@ class Epoch:
         with ThreadExecutor(threads) as executor, Controller(executor) as controller:
             server = Server(model, self.at, part.x, labels, store, controller, draws=lambda epoch: 100 + epoch)
             server.train(range(1), flow=flow)
-            self.calls, self.total = controller.counts.calls, store.take()
+            self.calls, self.total = controller.counts.calls - controller.counts.relaunched, store.take()
             self.weight = sum(float(numbers[1]) for numbers in server.totals[0].values())
             self.widths, self.sent = server.work.widths, 0 if exchange is None else exchange.traffic["rows"].sent
             store.step(self.total)

@@ -334,5 +334,10 @@ def _check(model: nn.Module, options: NodeOptions) -> None:
     if not isinstance(model, GNN):
         raise ValueError(f"flow {options.flow} sends layers to workers by name, and knows those of headrace.nn.GNN alone")
     refuse_batch_norms(model)
+    if options.flow == "async" and model.config["conv"] in ("gat", "gatv2"):
+        raise ValueError(
+            f"flow async reads rows of other epochs, and the weights of {model.config['conv']}'s edges would be of neither: "
+            "use flow pipe"
+        )
     if torch.device(options.device).type != "cpu":
         raise ValueError(f"flow {options.flow} computes with processors: use device cpu, or train without flow")
