@@ -109,7 +109,7 @@ def test_gradients_are_those_of_autograd(kind, intervals, more):
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("servers", [2, 3])
-@pytest.mark.parametrize("intervals", [1, 7, 32])
+@pytest.mark.parametrize("intervals", [1, 7, pytest.param(32, marks=pytest.mark.slow)])
 def test_several_servers_have_the_gradients_of_one(kind, servers, intervals):
     data, model = awkward_dataset(), model_of(kind, residual=True, norm="layer")
     total, done = train(model, data, servers=servers, intervals=intervals, flow="pipe")
@@ -230,6 +230,7 @@ def trained(tmp_path_factory):
     return {case: torch.load(folder / f"{case.replace(':', '-')}.pt") for case in cases}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_weights_after_20_steps_are_those_of_full_batch(trained, model):
     wanted = node(elastic_training.dataset(), elastic_training.options(model), watcher=Watcher()).model.state_dict()
@@ -239,6 +240,7 @@ def test_weights_after_20_steps_are_those_of_full_batch(trained, model):
     assert distance(one.model.state_dict(), wanted) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_pipe_has_the_weights_of_sync_to_the_bit(trained, model):
     sync, pipe = trained[f"{model}:sync:7"], trained[f"{model}:pipe:7"]
