@@ -83,6 +83,7 @@ def near_the_end_of_an_uncut_run(tmp_path, case, kills, ranks):
     assert batches_of(tmp_path / "cut", case) == batches_of(tmp_path / "uncut", case)  # each of them once an epoch
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_another_number_of_ranks(tmp_path):
     near_the_end_of_an_uncut_run(tmp_path, "sage@push", [(2, 26)], 1)
 

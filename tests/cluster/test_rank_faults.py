@@ -25,7 +25,7 @@ def gone_after(mode, folder, act=lambda: None, **how):
         job.end()
 
 
-@pytest.mark.parametrize("mode", ["kill", "raise", pytest.param("stop", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["kill", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("raise", "stop"))])
 def test_a_rank_that_goes_wrong_in_an_exchange_ends_all(tmp_path, mode):
     said = gone_after(mode, tmp_path)
     for rank in {0, 1, 2} - {CULPRIT}:

@@ -224,6 +224,7 @@ def test_threads_change_nothing():
     assert digest(1) == digest(2) == digest(5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_native.level == "baseline", reason="needs a processor with AVX2: this one runs the baseline only")
 def test_every_instruction_set_gives_the_same_bits():
     assert_same_digest_on_every_level(__file__)

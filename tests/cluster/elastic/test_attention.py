@@ -108,7 +108,7 @@ def test_gradients_are_those_of_autograd(kind, intervals, more):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("servers", [2, 3])
+@pytest.mark.parametrize("servers", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("intervals", [1, 7, pytest.param(32, marks=pytest.mark.slow)])
 def test_several_servers_have_the_gradients_of_one(kind, servers, intervals):
     data, model = awkward_dataset(), model_of(kind, residual=True, norm="layer")
@@ -136,7 +136,7 @@ def test_a_graph_with_nothing_but_loops_and_isolated_nodes(kind, servers):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("servers", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_more_intervals_than_rows(kind, servers):
     data, model = dataset_of(awkward_graph(11, 30, hub=10)), model_of(kind)
     total, _ = train(model, data, servers=servers, intervals=16)

@@ -38,7 +38,8 @@ def test_on_ranks(outcomes, check):
         assert outcome == "", f"rank {rank}:\n{outcome}"
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_dies_in_the_middle_is_named_by_the_others(tmp_path, victim):
     """Rank 0 hosts the job's store, so that the others cannot ask one another when it is gone."""
     job = rank_jobs.Job(GONE, [victim], size=3, folder=tmp_path)
