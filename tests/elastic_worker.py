@@ -7,7 +7,7 @@ import time
 import torch
 
 from headrace.cluster.elastic import Worker, operation
-from headrace.cluster.elastic.handler import answer
+from headrace.cluster.elastic.workers.handler import answer
 
 
 @operation("test.dense")

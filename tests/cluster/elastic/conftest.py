@@ -7,7 +7,7 @@ import pytest
 import elastic_worker
 from elastic_cases import worker_path
 from headrace.cluster.elastic import FolderObjects, LambdaExecutor, RayExecutor, ThreadExecutor, run_task
-from headrace.cluster.elastic.executors.ray import start_ray
+from headrace.cluster.elastic.workers.executors.ray import start_ray
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 

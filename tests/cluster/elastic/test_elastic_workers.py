@@ -37,7 +37,7 @@ def lambda_endpoint(_credentials):
     pytest.importorskip("awslambdaric", reason="needs headrace[aws]")
     from headrace.cluster.local_lambda import LocalLambda
 
-    with LocalLambda("headrace.cluster.elastic.handler.handle", environment={"PYTHONPATH": worker_path()}) as aws:
+    with LocalLambda("headrace.cluster.elastic.workers.handler.handle", environment={"PYTHONPATH": worker_path()}) as aws:
         yield aws.endpoint_url
 
 

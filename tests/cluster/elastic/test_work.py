@@ -9,9 +9,9 @@ import torch
 import elastic_worker  # noqa: F401
 from headrace.cluster import run_task
 from headrace.cluster.elastic import FolderObjects, Reference, TaskError, Worker, operation, pack, pack_task, read_result
-from headrace.cluster.elastic.operations import find_operation
-from headrace.cluster.elastic.payload import pack_batch, unpack_batch
-from headrace.cluster.elastic.torch_threads import keep_one_torch_thread
+from headrace.cluster.elastic.workers.operations import find_operation
+from headrace.cluster.elastic.workers.payload import pack_batch, unpack_batch
+from headrace.cluster.elastic.workers.torch_threads import keep_one_torch_thread
 
 
 def _dense(**arrays):

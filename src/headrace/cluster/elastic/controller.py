@@ -14,10 +14,10 @@ from typing import Generic
 from headrace.cluster.elastic.control.launches import Arrays, K, Launch, Pending, results_of
 from headrace.cluster.elastic.control.patience import Patience
 from headrace.cluster.elastic.control.records import CallRecord, Counts
-from headrace.cluster.elastic.executors.pool import Call, Function, PoolExecutor, Usage
-from headrace.cluster.elastic.payload import TaskError, pack_batch
-from headrace.cluster.elastic.step import Step
-from headrace.cluster.elastic.work import run_task
+from headrace.cluster.elastic.workers.executors.pool import Call, Function, PoolExecutor, Usage
+from headrace.cluster.elastic.workers.payload import TaskError, pack_batch
+from headrace.cluster.elastic.workers.step import Step
+from headrace.cluster.elastic.workers.work import run_task
 
 _TICK = 0.05  # seconds between two looks at calls that may be late
 

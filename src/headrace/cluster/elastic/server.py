@@ -15,9 +15,9 @@ from headrace.cluster.elastic.ghosts import Ghosts, News
 from headrace.cluster.elastic.layers import AttentionLayers, Layers, SumLayers
 from headrace.cluster.elastic.neighborhood import Neighborhood
 from headrace.cluster.elastic.parameter_store import ParameterStore
-from headrace.cluster.elastic.payload import pack_task
 from headrace.cluster.elastic.schedule import Flow, Schedule
 from headrace.cluster.elastic.task import Direction, Task
+from headrace.cluster.elastic.workers.payload import pack_task
 from headrace.nn import GNN, Layer
 
 _POLL = 0.001  # seconds between two looks at what other servers sent

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from headrace.cluster.elastic.attention_vertex import AttentionVertex
-from headrace.cluster.elastic.operations import operation
+from headrace.cluster.elastic.workers.operations import operation
 from headrace.nn import GNN, Layer
 from headrace.nn.node_losses import count_right, loss_weight, node_loss
 from headrace.sample import Block

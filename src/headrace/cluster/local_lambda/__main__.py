@@ -14,7 +14,7 @@ from headrace.cluster.local_lambda.server import LocalLambda
 def main() -> None:
     """Print the endpoint, and wait."""
     parser = argparse.ArgumentParser(prog="python -m headrace.cluster.local_lambda", description=LocalLambda.__doc__)
-    parser.add_argument("--handler", default="headrace.cluster.elastic.handler.handle")
+    parser.add_argument("--handler", default="headrace.cluster.elastic.workers.handler.handle")
     parser.add_argument("--function", default="headrace")
     parser.add_argument("--port", type=int, default=0)
     for limit in fields(Limits):

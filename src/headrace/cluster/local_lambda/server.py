@@ -38,7 +38,7 @@ class LocalLambda:
 
     def __init__(
         self,
-        handler: str = "headrace.cluster.elastic.handler.handle",
+        handler: str = "headrace.cluster.elastic.workers.handler.handle",
         *,
         function: str = "headrace",
         limits: Limits | None = None,

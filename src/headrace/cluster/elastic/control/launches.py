@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from headrace.cluster.elastic.control.patience import TaskKey
-from headrace.cluster.elastic.executors.pool import Call, WorkerLostError
-from headrace.cluster.elastic.payload import TaskError, read_result, unpack_batch
-from headrace.cluster.elastic.step import Step
+from headrace.cluster.elastic.workers.executors.pool import Call, WorkerLostError
+from headrace.cluster.elastic.workers.payload import TaskError, read_result, unpack_batch
+from headrace.cluster.elastic.workers.step import Step
 
 K = TypeVar("K", bound=TaskKey)
 Arrays = dict[str, Tensor]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headrace.cluster.elastic.draws import LayerDraws
 from headrace.cluster.elastic.layers.kind import Layers, Weights
+from headrace.cluster.elastic.layers.sums import LayerSum
 from headrace.cluster.elastic.neighborhood import Neighborhood, Reading
-from headrace.cluster.elastic.sums import LayerSum
 from headrace.cluster.elastic.task import Direction, Stages, Task, stages
 from headrace.cluster.elastic.vertex import GRADIENT, weight_arrays
 from headrace.kernels import dropout

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.cluster.elastic.message import pack, unpack
-from headrace.cluster.elastic.objects import Objects
+from headrace.cluster.elastic.workers.message import pack, unpack
+from headrace.cluster.elastic.workers.objects import Objects
 
 BATCH = "batch"
 

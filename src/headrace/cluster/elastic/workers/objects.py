@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from headrace._files import replaced
-from headrace.cluster.elastic.extras import require_aws
+from headrace.cluster.elastic.workers.extras import require_aws
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 

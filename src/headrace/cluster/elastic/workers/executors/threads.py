@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.cluster.elastic.executors.pool import Call, Function, PoolExecutor
-from headrace.cluster.elastic.torch_threads import keep_one_torch_thread
+from headrace.cluster.elastic.workers.executors.pool import Call, Function, PoolExecutor
+from headrace.cluster.elastic.workers.torch_threads import keep_one_torch_thread
 
 
 class ThreadExecutor(PoolExecutor[bool]):

@@ -6,8 +6,8 @@ import os
 from threading import Lock, Thread, current_thread
 from typing import Any
 
-from headrace.cluster.elastic.executors.pool import Call, Function, PoolExecutor, WorkerLostError
-from headrace.cluster.elastic.extras import require_ray
+from headrace.cluster.elastic.workers.executors.pool import Call, Function, PoolExecutor, WorkerLostError
+from headrace.cluster.elastic.workers.extras import require_ray
 
 
 class RayExecutor(PoolExecutor[Any]):

@@ -1,4 +1,4 @@
-"""`LambdaExecutor`: workers that are calls of a function of AWS Lambda, which runs `headrace.cluster.elastic.handler`."""
+"""`LambdaExecutor`: workers that are calls of a function of AWS Lambda, which runs `headrace.cluster.elastic.workers.handler`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from threading import Event
 from typing import Any
 from uuid import uuid4
 
-from headrace.cluster.elastic.executors.pool import Call, Function, PoolExecutor, WorkerLostError
-from headrace.cluster.elastic.extras import require_aws
-from headrace.cluster.elastic.objects import Objects
-from headrace.cluster.elastic.work import run_task
+from headrace.cluster.elastic.workers.executors.pool import Call, Function, PoolExecutor, WorkerLostError
+from headrace.cluster.elastic.workers.extras import require_aws
+from headrace.cluster.elastic.workers.objects import Objects
+from headrace.cluster.elastic.workers.work import run_task
 
 LIMIT = 6 << 20  # bytes of a call's JSON, each way
 _ENVELOPE = 256  # bytes of that JSON beside the payload and the address of objects

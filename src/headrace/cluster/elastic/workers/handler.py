@@ -11,9 +11,9 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.cluster.elastic.objects import open_objects
-from headrace.cluster.elastic.payload import pack_error
-from headrace.cluster.elastic.work import run_task
+from headrace.cluster.elastic.workers.objects import open_objects
+from headrace.cluster.elastic.workers.payload import pack_error
+from headrace.cluster.elastic.workers.work import run_task
 
 
 def handle(event: Mapping[str, Any], context: object) -> dict[str, Any]:

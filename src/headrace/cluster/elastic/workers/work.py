@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.cluster.elastic.message import pack, unpack
-from headrace.cluster.elastic.objects import open_objects
-from headrace.cluster.elastic.operations import find_operation
-from headrace.cluster.elastic.payload import BATCH, pack_error
-from headrace.cluster.elastic.step import Step
-from headrace.cluster.elastic.torch_threads import one_torch_thread
+from headrace.cluster.elastic.workers.message import pack, unpack
+from headrace.cluster.elastic.workers.objects import open_objects
+from headrace.cluster.elastic.workers.operations import find_operation
+from headrace.cluster.elastic.workers.payload import BATCH, pack_error
+from headrace.cluster.elastic.workers.step import Step
+from headrace.cluster.elastic.workers.torch_threads import one_torch_thread
 
 _KEPT = 8  # objects that a warm worker keeps
 
