@@ -1,7 +1,7 @@
 """Nodes in the order of their communities: what one row fetches, the next ones find in the cache."""
 
 import headrace as hr
-from headrace.graph.properties import window_reuse
+from headrace.graph.topology.properties import window_reuse
 
 data = hr.generate.community(nodes=20_000, edges=400_000, classes=10, features=32, block=100)
 moved = data.reorder("rabbit")

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import headrace as hr
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 from headrace.train import NodeOptions, Run, node
 
 MEMORY, STEP = 8 << 20, 6 << 20

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import headrace as hr
 from headrace.cli import app
 from headrace.cluster import Part, is_partition
-from headrace.graph import array_file
+from headrace.graph.saved import array_file
 from part_cases import assert_same_dataset, together
 
 runner = CliRunner()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.nn import distance_decoders
+from headrace.nn.links import distance_decoders
 from headrace.sample import KnownEdges, SharedNegatives
 from headrace.store import TrainedArray
 from headrace.train import LinkOptions, link, rank

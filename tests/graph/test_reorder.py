@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.graph.properties import window_reuse
+from headrace.graph.topology.properties import window_reuse
 
 
 def rabbit_reference(graph):

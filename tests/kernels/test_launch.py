@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.graph.properties import window_reuse
+from headrace.graph.topology.properties import window_reuse
 from headrace.kernels import Launch, launch_for, prepare, tune
 from headrace.kernels._aggregate.launch import H200, bucket_of
 from headrace.kernels._aggregate.prepared import heavy_groups, reuse_in_windows, windows

@@ -30,7 +30,7 @@ with mock.patch.object(_triton_softmax, "_BLOCK", 16):
     check(30 * torch.randn(6, 100), torch.randn(6), 0.5)
 
 # The losses that are made of it, as on a GPU.
-from headrace.nn import link_losses, shared_softmax
+from headrace.nn.links import link_losses, shared_softmax
 
 query, answer, candidates = (torch.randn(2, n, 8, requires_grad=True) for n in (6, 6, 9))
 for loss in (

@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
 
 import headrace.pyg
-from headrace.graph.edge_rows import carried
+from headrace.graph.topology.edge_rows import carried
 from headrace.loader import NeighborLoader
 from headrace.loader.hetero import HeteroNeighborLoader
 from headrace.pyg import accelerate
@@ -282,7 +282,7 @@ def test_batches_of_our_loader_are_not_sorted_again(monkeypatch: pytest.MonkeyPa
     model = pyg.GraphSAGE(WIDTH, 8, 2, 3)
     twin = copy.deepcopy(model)
     accelerate(model)
-    monkeypatch.setattr("headrace.graph.edge_rows._built", lambda *_: pytest.fail("the edges of a batch were sorted"))
+    monkeypatch.setattr("headrace.graph.topology.edge_rows._built", lambda *_: pytest.fail("the edges of a batch were sorted"))
     for batch in NeighborLoader(Data(x=x, edge_index=edge_index), [4, 4], batch_size=7):
         torch.testing.assert_close(model(batch.x, batch.edge_index), twin(batch.x, batch.edge_index), rtol=1e-5, atol=1e-5)
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import headrace as hr
 from headrace.cli import app
-from headrace.graph.fingerprint import fingerprint
+from headrace.graph.saved.fingerprint import fingerprint
 from headrace.store.disk import files, partitioned
 from headrace.train import LinkOptions, Run, export, link, node
 from headrace.train.report.read import read_run
@@ -119,8 +119,8 @@ def test_a_fingerprint_is_of_the_numbers_not_of_how_they_are_kept(monkeypatch):
     for other in (array + 1, array.view(3000), array.float(), array.flip(0)):
         assert fingerprint(other) != fingerprint(array)
     assert fingerprint(torch.zeros(0, 3)) != fingerprint(torch.zeros(0, 4))
-    monkeypatch.setattr("headrace.graph.fingerprint._WHOLE", 1 << 10)
-    monkeypatch.setattr("headrace.graph.fingerprint._SAMPLE", 1 << 5)
+    monkeypatch.setattr("headrace.graph.saved.fingerprint._WHOLE", 1 << 10)
+    monkeypatch.setattr("headrace.graph.saved.fingerprint._SAMPLE", 1 << 5)
     large = torch.arange(1 << 16)
     for place in (0, 1 << 15, (1 << 16) - 1):
         other = large.clone()

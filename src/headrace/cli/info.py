@@ -15,9 +15,9 @@ from headrace.cli.options import refused
 from headrace.cli.partition import print_partition
 from headrace.cluster import Part, PartitionSummary
 from headrace.graph import Dataset, open_dataset
-from headrace.graph.kinds import PARTITION, kind_of
 from headrace.graph.known.named import named
-from headrace.graph.properties import degree_histogram, properties
+from headrace.graph.saved.kinds import PARTITION, kind_of
+from headrace.graph.topology.properties import degree_histogram, properties
 
 _BAR = 40
 

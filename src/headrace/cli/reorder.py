@@ -15,9 +15,9 @@ from headrace.cli.options import refused
 from headrace.cli.shown.progress import progress_shown, terminable
 from headrace.graph import Dataset, Graph
 from headrace.graph.known.named import named
-from headrace.graph.properties import properties
 from headrace.graph.reorder import ORDERS, cache_misses
 from headrace.graph.reorder.cache import last_level_cache
+from headrace.graph.topology.properties import properties
 
 _SHOWN = {
     "edge_span": "edge span",

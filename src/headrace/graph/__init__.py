@@ -5,6 +5,6 @@ from headrace.graph.dataset import Dataset, open_dataset
 from headrace.graph.graph import Graph
 from headrace.graph.hetero import EdgeType, HeteroGraph, Relation
 from headrace.graph.known.load import load
-from headrace.graph.rows import RowRange
+from headrace.graph.topology.rows import RowRange
 
 __all__ = ["Dataset", "EdgeType", "Graph", "HeteroGraph", "Relation", "RowRange", "generate", "load", "open_dataset", "reorder"]

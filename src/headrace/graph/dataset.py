@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from headrace.graph.graph import Graph
-from headrace.graph.io import ArrayReader, DatasetWriter, read_version
-from headrace.graph.names import Names
-from headrace.graph.permutation import checked_order, inverse
 from headrace.graph.reorder.decide import auto
 from headrace.graph.reorder.move import Columns, columns_of, moved_extra, moved_id_map
 from headrace.graph.reorder.orders import Progress, order_by_name
+from headrace.graph.saved.io import ArrayReader, DatasetWriter, read_version
+from headrace.graph.saved.names import Names
+from headrace.graph.topology.permutation import checked_order, inverse
 
 _NAMES = "names_"
 _GRAPH_ARRAYS = ("indptr", "indices", "weight", "time", "edge_id")

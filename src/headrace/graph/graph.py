@@ -11,12 +11,12 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import as_ids, as_tensor, as_times, thread_count
 from headrace._pinned import PinError, pin_in_place
-from headrace.graph.edges import count_nodes, take
-from headrace.graph.permutation import checked_order, permuted
-from headrace.graph.rows import RowRange
-from headrace.graph.summary import summarize
-from headrace.graph.time import before_all, sorted_order, times_in_order
-from headrace.graph.transpose import transposed
+from headrace.graph.topology.edges import count_nodes, take
+from headrace.graph.topology.permutation import checked_order, permuted
+from headrace.graph.topology.rows import RowRange
+from headrace.graph.topology.summary import summarize
+from headrace.graph.topology.time import before_all, sorted_order, times_in_order
+from headrace.graph.topology.transpose import transposed
 
 SelfLoops = Literal["keep", "add", "drop"]
 T = TypeVar("T")
@@ -277,7 +277,7 @@ class Graph:
         return bool(self.summary(threads=threads)["symmetric"])
 
     def summary(self, *, threads: int | None = None) -> dict[str, float]:
-        """What one pass over the edges tells, for `headrace.graph.properties`. Found once and kept."""
+        """What one pass over the edges tells, for `headrace.graph.topology.properties`. Found once and kept."""
         return self.derived("summary", lambda: summarize(self.indptr, self.indices, threads))
 
     def rows(self, begin: int, end: int) -> RowRange:

@@ -1,15 +1,15 @@
 """Convolutions with PyG's names and parameters, a stack of them, and decoders of edges."""
 
-from headrace.nn.decoders import DECODERS, RESCAL, ComplEx, Decoder, DistMult, Dot, register_decoder
-from headrace.nn.distance_decoders import RotatE, TransE
 from headrace.nn.first_sum import FirstSum
 from headrace.nn.gat import GATConv
 from headrace.nn.gcn import GCNConv
 from headrace.nn.gin import GINConv
 from headrace.nn.gnn import GNN, Layer
+from headrace.nn.links.decoders import DECODERS, RESCAL, ComplEx, Decoder, DistMult, Dot, register_decoder
+from headrace.nn.links.distance_decoders import RotatE, TransE
+from headrace.nn.links.shared_softmax import shared_softmax_loss
 from headrace.nn.order import keeping_pays, step_cost, transform_first
 from headrace.nn.sage import SAGEConv
-from headrace.nn.shared_softmax import shared_softmax_loss
 from headrace.nn.split import ByNode, LayerSplit, Split, SplitError
 
 __all__ = [

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from headrace.graph.edge_rows import EdgeRows
+from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.kernels import aggregate, attend, attend_pairs, attend_pairs_reference, attend_reference
 from headrace.pyg.sums import dots, entries, segment_sum, take_targets, weighted_sum
 

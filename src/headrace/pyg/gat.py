@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
-from headrace.graph.edge_rows import EdgeRows, rows_of
+from headrace.graph.topology.edge_rows import EdgeRows, rows_of
 from headrace.kernels import seed_for
 from headrace.pyg.attention import attended, attended_pairs, dropped, head_sums, row_softmax
 from headrace.pyg.layer import Fast

@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from headrace.graph.edge_rows import EdgeRows
+from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.nn.order import gradient_of, transform_first
 from headrace.pyg.layer import Fast
 from headrace.pyg.linear import linear, mapped, weights_of

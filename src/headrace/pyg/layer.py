@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from headrace.graph.edge_rows import EdgeRows, rows_of
+from headrace.graph.topology.edge_rows import EdgeRows, rows_of
 
 _STEPS = ("propagate", "message", "aggregate", "update", "message_and_aggregate", "edge_update", "edge_updater", "explain_message")
 _HOOKS = tuple(

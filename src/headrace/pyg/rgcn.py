@@ -10,7 +10,7 @@ import torch_geometric
 import torch_geometric.nn as pyg
 from torch import Tensor
 
-from headrace.graph.edge_rows import EdgeRows
+from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.pyg.layer import Fast
 from headrace.pyg.sums import reduced, weighted_sum
 

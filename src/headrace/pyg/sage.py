@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor
 
-from headrace.graph.edge_rows import EdgeRows
+from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.nn.order import gradient_of, step_cost
 from headrace.pyg.layer import Fast
 from headrace.pyg.linear import linear, mapped, two_maps, weights_of

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from headrace import kernels
-from headrace.graph.edge_rows import EdgeRows
+from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.kernels import aggregate, gather
 
 _Map = Callable[[Tensor, EdgeRows], Tensor]

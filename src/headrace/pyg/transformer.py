@@ -9,7 +9,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor
 
-from headrace.graph.edge_rows import EdgeRows
+from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.pyg.attention import dropped, head_dots, head_sums, row_softmax
 from headrace.pyg.layer import Fast
 from headrace.pyg.linear import mapped

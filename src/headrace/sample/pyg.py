@@ -20,7 +20,7 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from headrace.graph import EdgeType, Graph, HeteroGraph
-from headrace.graph.edge_rows import EdgeRows, carry
+from headrace.graph.topology.edge_rows import EdgeRows, carry
 from headrace.sample.hetero import HeteroSample, HeteroSampler
 from headrace.sample.neighbor import NeighborSampler
 from headrace.sample.sample import Sample

@@ -14,7 +14,7 @@ import headrace as hr
 from headrace import _memory
 from headrace.cluster import Part, estimate, is_partition, partition
 from headrace.cluster.parts import own_edges, share
-from headrace.graph import array_file
+from headrace.graph.saved import array_file
 from headrace.store import TableOwners, column_bounds, hash_owners
 from part_cases import assert_same_dataset, cases, featureless, same_bits, together
 
@@ -362,7 +362,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
 
 
 def test_a_second_writer_waits_and_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.graph.io._PATIENCE", 0.05)
+    monkeypatch.setattr("headrace.graph.saved.io._PATIENCE", 0.05)
 
     def second(what, done, total):
         if what == "writing parts":

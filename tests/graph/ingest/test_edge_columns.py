@@ -20,7 +20,7 @@ from headrace.graph.ingest import IngestError, IngestOptions, Understood, ingest
 from headrace.graph.ingest.files.recognize import holds_triples
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.outside import runs
-from headrace.graph.names import Names
+from headrace.graph.saved.names import Names
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

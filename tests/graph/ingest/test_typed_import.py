@@ -10,7 +10,7 @@ import headrace as hr
 from headrace.graph.ingest import IngestError, IngestOptions, ingest
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.outside import runs
-from headrace.graph.names import Names
+from headrace.graph.saved.names import Names
 from headrace.graph.typed import join_types, typed_graph
 
 AUTHORS, PAPERS = [f"w{i:02}" for i in range(13)], [7 * i - 3 for i in range(17)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.graph.names import Names
+from headrace.graph.saved.names import Names
 from headrace.train import LinkOptions, Run
 from headrace.train.inference.trained_links import open_links
 
@@ -104,7 +104,7 @@ def test_without_names_there_is_no_column_of_them(run_of, tmp_path):
 def test_small_pieces_make_the_same_file(data, run_of, tmp_path, monkeypatch):
     path, rows, _ = run_of()
     monkeypatch.setattr(sys.modules["headrace.train.inference.export"], "_PIECE_BYTES", 7 * 4 * 6)
-    monkeypatch.setattr("headrace.graph.names._PIECE", 11)
+    monkeypatch.setattr("headrace.graph.saved.names._PIECE", 11)
     hr.train.export(path, tmp_path / "e.parquet", data=data)
     table = pq.read_table(tmp_path / "e.parquet")
     assert pq.ParquetFile(tmp_path / "e.parquet").num_row_groups == -(-NODES // 7)

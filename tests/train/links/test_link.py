@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import headrace as hr
-from headrace.nn.link_losses import LOSSES, LOW, Penalty, loss_named
+from headrace.nn.links.link_losses import LOSSES, LOW, Penalty, loss_named
 from headrace.store import Partitioned, TrainedArray
 from headrace.train import LinkOptions, Run, Watcher, link
 from headrace.train.links import recipe as link_recipe

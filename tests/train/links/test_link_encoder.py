@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import headrace as hr
 from headrace.cli import app
-from headrace.nn.link_losses import LOW, loss_named
+from headrace.nn.links.link_losses import LOW, loss_named
 from headrace.store import Partitioned, TrainedArray
 from headrace.train import LinkOptions, Run, export, link, neighbors
 from headrace.train.fit import torch_threads

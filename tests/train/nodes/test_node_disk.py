@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.graph.array_file import ArrayFile
+from headrace.graph.saved.array_file import ArrayFile
 from headrace.ranks import Alone
 from headrace.store import heap
 from headrace.train import NodeOptions, Run, Setup, Watcher, node

@@ -24,7 +24,7 @@ from headrace.bench.measure import Epochs, Row, rate_row, time_in_turn
 from headrace.bench.setting import Setting, threads_of
 from headrace.graph import Dataset, load, open_dataset
 from headrace.nn import DistMult, shared_softmax_loss
-from headrace.nn.link_losses import softmax_loss
+from headrace.nn.links.link_losses import softmax_loss
 from headrace.store import TrainedArray
 from headrace.train import LinkOptions, link
 from headrace.train.inference.ranking import rank

@@ -162,7 +162,7 @@ def _layer_row(setting: Setting, name: str, conv: Any, edges: _Edges, bandwidth:
 
 def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device: torch.device, products: float) -> list[Row]:
     """A sampled batch from our loader, as PyG's examples write the step, and with its `trim_to_layer`."""
-    from headrace.graph.edge_rows import EdgeRows, carried, carry
+    from headrace.graph.topology.edge_rows import EdgeRows, carried, carry
     from headrace.pyg import accelerate
 
     batch = _batch(setting, data, [15, 10, 5])

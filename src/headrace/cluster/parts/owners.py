@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headrace.cluster.parts.ldg import ldg
 from headrace.graph import Graph
-from headrace.graph.permutation import inverse
 from headrace.graph.reorder.orders import metis_parts, rabbit
+from headrace.graph.topology.permutation import inverse
 from headrace.store import HashOwners, TableOwners, hash_owners
 
 By = Literal["hash", "ldg", "rabbit", "metis"]

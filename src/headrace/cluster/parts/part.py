@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headrace.cluster.parts.owners import owners_from
 from headrace.cluster.parts.share import PLACE, SPLIT
-from headrace.graph.io import ArrayReader, read_version
-from headrace.graph.kinds import PART, PARTITION, kind_of
+from headrace.graph.saved.io import ArrayReader, read_version
+from headrace.graph.saved.kinds import PART, PARTITION, kind_of
 from headrace.store import Owners, column_bounds
 
 _SAME = ("parts", "by", "columns", "owners", "num_nodes", "num_edges", "fingerprint")  # in all parts of a partition

@@ -20,8 +20,8 @@ from headrace.cluster.parts.summary import PartitionSummary, Share
 from headrace.cluster.parts.whole import describe
 from headrace.graph import Dataset
 from headrace.graph.convert import as_dataset
-from headrace.graph.io import DatasetWriter
-from headrace.graph.kinds import PART, PARTITION
+from headrace.graph.saved.io import DatasetWriter
+from headrace.graph.saved.kinds import PART, PARTITION
 from headrace.store import HashOwners, TableOwners, column_bounds
 
 _AT_ONCE = 16  # parts whose columns are written together, so that features are read once for all of them

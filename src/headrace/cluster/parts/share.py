@@ -11,7 +11,7 @@ from headrace._arrays import check_ids
 from headrace.cluster.parts.own_edges import edge_positions, own_indptr
 from headrace.cluster.parts.summary import Neighbors, Share
 from headrace.graph import Dataset
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 from headrace.kernels import gather
 from headrace.store import ArrayStore, FileRows, HashOwners, TableOwners
 from headrace.store.raw_rows import pieces

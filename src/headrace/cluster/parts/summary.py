@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.graph.io import read_version
-from headrace.graph.kinds import PARTITION
+from headrace.graph.saved.io import read_version
+from headrace.graph.saved.kinds import PARTITION
 
 
 @dataclass(frozen=True)

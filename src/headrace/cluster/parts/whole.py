@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.cluster.parts.owners import owners_entry
 from headrace.graph import Dataset
-from headrace.graph.fingerprint import fingerprints
+from headrace.graph.saved.fingerprint import fingerprints
 from headrace.store import HashOwners, TableOwners
 
 

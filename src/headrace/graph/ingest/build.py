@@ -28,7 +28,7 @@ from headrace.graph.ingest.options import IngestOptions, IngestReport
 from headrace.graph.ingest.outside.external import RowOptions, RowWriter, edges_at_once
 from headrace.graph.ingest.outside.scratch import Array, require_disk, scratch_folder
 from headrace.graph.ingest.problems import BadRows, IngestError
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 
 
 def ingest(

@@ -12,7 +12,7 @@ from headrace.graph.ingest.idmap import IdMap
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.nodes import NodeRows, write_splits
 from headrace.graph.ingest.outside.scratch import Array, Scratch
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 from headrace.graph.typed import about_types, feature_columns
 
 _CHUNK = 1 << 16

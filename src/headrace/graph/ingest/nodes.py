@@ -18,7 +18,7 @@ from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.outside.scratch import Array, Scratch
 from headrace.graph.ingest.partition import Limits, Range, partition
 from headrace.graph.ingest.problems import BadRow, BadRows, IngestError, quoted
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 
 SPLITS = ("train", "val", "test")
 _SPLIT_CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "": -1}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
-from headrace.graph.kinds import PART, PARTITION, kind_of
+from headrace.graph.saved.kinds import PART, PARTITION, kind_of
 
 _NAMES = {"nodes": "entities.txt.gz", "relations": "relations.txt.gz"}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace.graph.graph import Graph
-from headrace.graph.permutation import checked_order
+from headrace.graph.topology.permutation import checked_order
 
 _ASSUMED_CACHE = 32 << 20  # where the system does not tell
 _TABLE = 256 << 20  # bytes that rows are gathered from at random to time memory: more than most caches

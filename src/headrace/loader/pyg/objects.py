@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from headrace.graph.edge_rows import carried, carry
+from headrace.graph.topology.edge_rows import carried, carry
 from headrace.kernels import gather
 from headrace.loader.batch import rows_of
 from headrace.store import BufferPool, Store, rows_for

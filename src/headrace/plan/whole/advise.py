@@ -9,9 +9,9 @@ from torch import nn
 
 from headrace._device import device_of
 from headrace.graph import Dataset, Graph
-from headrace.graph.properties import properties
 from headrace.graph.reorder import ORDERS
 from headrace.graph.reorder.orders import Progress
+from headrace.graph.topology.properties import properties
 from headrace.plan.machine import Machine
 from headrace.plan.probe import probe
 from headrace.plan.whole.decide import decide

@@ -11,8 +11,8 @@ import torch
 
 from headrace._sizes import format_size
 from headrace.graph import Graph, reorder
-from headrace.graph.properties import Properties
 from headrace.graph.reorder.orders import Progress
+from headrace.graph.topology.properties import Properties
 from headrace.plan.decided import Candidate, Choice
 from headrace.plan.machine import Machine
 from headrace.plan.whole.cost import CACHE_SHARE, Cost

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace._sizes import format_size
 from headrace.graph import Dataset
-from headrace.graph.properties import Properties
+from headrace.graph.topology.properties import Properties
 from headrace.nn import GNN
 from headrace.nn.first_sum import Keep
 from headrace.plan.decided import Choice, Decided, seconds

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from headrace import _native
 from headrace.graph import Graph
-from headrace.graph.properties import Properties, window_reuse
 from headrace.graph.reorder import cache_misses
+from headrace.graph.topology.properties import Properties, window_reuse
 from headrace.kernels._aggregate.launch import Launch, launch_for
 from headrace.kernels._aggregate.tuned import tuned
 from headrace.plan.machine import Machine

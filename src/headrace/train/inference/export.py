@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headrace._files import put_in_place
 from headrace.graph import Dataset
-from headrace.graph.names import NameReader, Names
+from headrace.graph.saved.names import NameReader, Names
 from headrace.train.inference.export_files import NpyRows, ParquetRows, Rows, TextLines
 from headrace.train.inference.ranking import scan
 from headrace.train.inference.trained_links import TrainedLinks, open_links

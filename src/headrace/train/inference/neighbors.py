@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from headrace.graph import Dataset
-from headrace.graph.names import Names
+from headrace.graph.saved.names import Names
 from headrace.nn import Decoder
-from headrace.nn.distance_decoders import DistanceDecoder
+from headrace.nn.links.distance_decoders import DistanceDecoder
 from headrace.train.inference.ranking import ReadRows, scan
 from headrace.train.inference.trained_links import open_links
 

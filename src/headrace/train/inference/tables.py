@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headrace._files import put_in_place, sync
 from headrace._sizes import format_size
-from headrace.graph.array_file import ArrayFile
+from headrace.graph.saved.array_file import ArrayFile
 from headrace.store import ArrayStore, FileRows
 
 

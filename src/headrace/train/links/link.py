@@ -13,7 +13,7 @@ import torch
 
 from headrace.graph import Dataset
 from headrace.graph.convert import as_dataset
-from headrace.graph.fingerprint import fingerprint
+from headrace.graph.saved.fingerprint import fingerprint
 from headrace.nn import GNN, Decoder
 from headrace.ranks import Alone, Ranks
 from headrace.store import Partitioned, PinnedBuffers, TrainedArray, TrainedRows

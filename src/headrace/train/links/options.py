@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace._sizes import parse_size
 from headrace.nn import DECODERS, Decoder
-from headrace.nn.decoders import decoder_named
+from headrace.nn.links.decoders import decoder_named
 from headrace.pipeline.orders import ORDERS
 from headrace.train.options import LoopOptions, option
 

@@ -14,7 +14,7 @@ from torch import nn
 from headrace.cluster import Part
 from headrace.graph import Dataset
 from headrace.graph.convert import as_dataset
-from headrace.graph.fingerprint import fingerprints
+from headrace.graph.saved.fingerprint import fingerprints
 from headrace.nn import GNN
 from headrace.train.fit import FREE, Setup, describe, fit
 from headrace.train.measure import Spread, spreads

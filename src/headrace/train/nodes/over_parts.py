@@ -13,7 +13,7 @@ from headrace.cluster import FetchedBatches, Grid, Part, PushPullBatches, Team, 
 from headrace.cluster.structures import SplitStructures
 from headrace.cluster.topology import SplitSampler
 from headrace.graph import Dataset, Graph
-from headrace.graph.fingerprint import fingerprints
+from headrace.graph.saved.fingerprint import fingerprints
 from headrace.loader import Batch, Shard
 from headrace.ranks import Exchange, Ranks, join
 from headrace.store import ArrayStore, ColumnSlice, Remote

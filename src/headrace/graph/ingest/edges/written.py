@@ -12,7 +12,7 @@ import torch
 
 from headrace.graph.ingest.edges.spooled import Edges
 from headrace.graph.ingest.inputs import Inputs
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 
 _SPLITS = ("train", "val", "test")
 

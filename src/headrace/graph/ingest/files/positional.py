@@ -15,7 +15,7 @@ from headrace.graph.ingest.nodes import write_splits
 from headrace.graph.ingest.options import IngestOptions
 from headrace.graph.ingest.outside.scratch import Array
 from headrace.graph.ingest.problems import IngestError
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 
 _NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "": -1, "none": -1}
 

@@ -14,7 +14,7 @@ from headrace.graph.graph import SelfLoops
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.outside.scratch import Array, Scratch, Spool
 from headrace.graph.ingest.partition import Limits, Range, partition
-from headrace.graph.io import DatasetWriter
+from headrace.graph.saved.io import DatasetWriter
 
 EdgePieces = Callable[[], Iterator[tuple[Array, ...]]]  # sources, targets, then weights and times, where there are any
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headrace.nn import Decoder, shared_softmax_loss
-from headrace.nn.link_losses import LOW, Penalty, loss_named, one_vs_all_loss
+from headrace.nn.links.link_losses import LOW, Penalty, loss_named, one_vs_all_loss
 from headrace.train.links.flow.batch import FlowBatch
 from headrace.train.links.options import LinkOptions
 

@@ -11,7 +11,7 @@ A decoder of your own is a subclass with a `name` and a `join`, and `register_de
     TransE     -|h + r - t|             Bordes et al., NeurIPS 2013
     RotatE     -|h * e^(i r) - t|       Sun et al., ICLR 2019
 
-The last two are in `headrace.nn.distance_decoders`. Rows of complex numbers hold all real parts, then all imaginary ones.
+The last two are in `headrace.nn.links.distance_decoders`. Rows of complex numbers hold all real parts, then all imaginary ones.
 """
 
 from __future__ import annotations

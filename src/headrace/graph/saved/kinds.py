@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of directory that `headrace.graph.io` writes and reads."""
+    """A kind of directory that `headrace.graph.saved.io` writes and reads."""
 
     noun: str
     meta: str  # the file that lists the arrays; renamed into place when all of them are complete

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.nn import distance_decoders
+from headrace.nn.links import distance_decoders
 
 KINDS = {
     "dot": (hr.nn.Dot, {}),
@@ -184,12 +184,12 @@ def test_a_subclass_that_scores_otherwise_has_no_native_step_and_no_product():
 
 
 def test_names_of_decoders_are_unique(monkeypatch):
-    monkeypatch.setattr("headrace.nn.decoders.DECODERS", dict(hr.nn.DECODERS))
+    monkeypatch.setattr("headrace.nn.links.decoders.DECODERS", dict(hr.nn.DECODERS))
 
     class Mine(hr.nn.DistMult):
         pass
 
-    with pytest.raises(ValueError, match=r"'distmult' is the name of headrace.nn.decoders.DistMult already"):
+    with pytest.raises(ValueError, match=r"'distmult' is the name of headrace.nn.links.decoders.DistMult already"):
         hr.nn.register_decoder(Mine)
     Mine.name = ""
     with pytest.raises(ValueError, match="Mine needs a name of its own"):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.graph.names import NameReader, Names
+from headrace.graph.saved.names import NameReader, Names
 
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
-    monkeypatch.setattr("headrace.graph.names._PIECE", 4)
+    monkeypatch.setattr("headrace.graph.saved.names._PIECE", 4)
 
 
 def text(path, names, ending="\n"):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headrace.nn.decoders import Decoder, register_decoder, rotated
+from headrace.nn.links.decoders import Decoder, register_decoder, rotated
 
 _SMALLEST = 1e-12  # of a squared distance: below, the square root's gradient is noise
 _TILE = {"cpu": 1 << 18, "cuda": 1 << 26}  # coordinates compared at a time: what fits a cache, or fills a GPU

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.graph.properties import properties, window_reuse
+from headrace.graph.topology.properties import properties, window_reuse
 
 AWKWARD = {
     "empty": hr.Graph.from_edges([], [], 0),

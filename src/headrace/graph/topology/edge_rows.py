@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from headrace import _native
 from headrace._arrays import thread_count
-from headrace.graph.transpose import transposed
+from headrace.graph.topology.transpose import transposed
 
 T = TypeVar("T")
 _HEADS = 4  # of one edge_index: a layer each

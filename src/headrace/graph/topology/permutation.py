@@ -15,7 +15,7 @@ from headrace._arrays import as_ids, first_outside, thread_count
 def inverse(order: Any, *, threads: int | None = None) -> Tensor:
     """Where each node goes: `inverse(order)[order[i]] == i`.  # [n] -> [n]
 
-    >>> from headrace.graph.permutation import inverse
+    >>> from headrace.graph.topology.permutation import inverse
     >>> inverse([2, 0, 1]).tolist()
     [1, 2, 0]
     """

@@ -52,7 +52,7 @@ def properties(
     apart the ends of an edge are, the reuse how many reads a kernel saves by looking at `window` rows at a time.
 
     >>> import headrace as hr
-    >>> from headrace.graph.properties import properties
+    >>> from headrace.graph.topology.properties import properties
     >>> found = properties(hr.Graph.from_edges([0, 1, 2], [1, 2, 0]), dim=8)
     >>> found.mean_degree, found.symmetric, found.row_bytes
     (1.0, False, 96)
@@ -90,7 +90,7 @@ def window_reuse(
     the reuse that the graph would have in that order. The reuse in the order as it is, is found once and kept.
 
     >>> import headrace as hr
-    >>> from headrace.graph.properties import window_reuse
+    >>> from headrace.graph.topology.properties import window_reuse
     >>> window_reuse(hr.Graph.from_edges([7, 7, 7, 3], [0, 1, 2, 3], 8))
     2.0
     """

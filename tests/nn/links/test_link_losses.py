@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from headrace.nn import link_losses as losses
+from headrace.nn.links import link_losses as losses
 
 POSITIVE = torch.tensor([[0.5, -1.0]], requires_grad=True)
 NEGATIVE = torch.tensor([[[0.1, 2.0, -3.0], [0.0, 1.0, 1.0]]], requires_grad=True)

@@ -3,7 +3,7 @@
 `meta.json` names every file with its shape, type and checksum, and is written last, aside, and renamed into place: until
 then the directory is what it was. Files of a new version never have the names of the old ones (they carry its number), so a
 reader of the old version keeps its memory maps, and a dataset may be saved over the directory it was opened from. Directories
-of other kinds (`headrace.graph.kinds`) are written and read in the same way.
+of other kinds (`headrace.graph.saved.kinds`) are written and read in the same way.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import Tensor
 
 from headrace._files import Lock, put_in_place, sync
 from headrace._sealed import sealed, unsealed
-from headrace.graph.array_file import ArrayFile, stored_dtype
-from headrace.graph.kinds import DATASET, Kind, kind_of
+from headrace.graph.saved.array_file import ArrayFile, stored_dtype
+from headrace.graph.saved.kinds import DATASET, Kind, kind_of
 
 _LOCK = ".lock"
 _PATIENCE = 60.0  # seconds that a writer waits for another one

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headrace.graph import edge_rows
-from headrace.graph.edge_rows import EdgeRows, carried, carry, rows_of
+from headrace.graph.topology import edge_rows
+from headrace.graph.topology.edge_rows import EdgeRows, carried, carry, rows_of
 
 
 def edges_of(num_src: int, num_dst: int, count: int, seed: int = 0) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace.kernels import softmax_rows_
-from headrace.nn.link_losses import LOW
+from headrace.nn.links.link_losses import LOW
 
 
 def shared_softmax_loss(

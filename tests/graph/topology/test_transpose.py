@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.graph.transpose import transposed
+from headrace.graph.topology.transpose import transposed
 
 
 def edges_of(graph):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.nn.link_losses import softmax_loss
+from headrace.nn.links.link_losses import softmax_loss
 
 
 def drawn(chunks, questions, candidates, width, seed=0):

@@ -15,7 +15,7 @@ import torch
 
 import headrace as hr
 from forked import FORK, Child
-from headrace.graph import array_file, io
+from headrace.graph.saved import array_file, io
 
 DTYPES = [
     torch.bool,

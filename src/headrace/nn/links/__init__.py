@@ -1,0 +1,1 @@
+"""Scores of edges and the losses that train them."""
