@@ -84,11 +84,10 @@ def trained(job: Job, data: hr.Dataset) -> dict[str, Any]:
         result = hr.train.node(data, options, out=Path(folder) / "run", watcher=Watcher())
         seconds = time.perf_counter() - begin
         lines = [line for line in Run(Path(folder) / "run").metrics() if line["kind"] == "epoch"]
-    so_far, curve = 0.0, []
+    curve = []
     for line in lines:
-        so_far += line["seconds"]
         if line.get("val_accuracy") is not None:
-            curve.append([line["epoch"] + 1, line["val_accuracy"], so_far])
+            curve.append([line["epoch"] + 1, line["val_accuracy"], line["seconds"]])
     seen = {name: max((line.get("elastic", {}).get(name, 0) for line in lines), default=0) for name in ("lead", "age")}
     about = {"dataset": job.dataset, "arm": job.arm, "seed": job.seed, "epochs": job.epochs}
     return {**about, "test": float(result.scores["test_accuracy"]), "seconds": seconds, **seen, "curve": curve}
@@ -226,8 +225,12 @@ def main() -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        apart = "" if row["minus_sync"] is None else f", {100 * row['minus_sync']:+.2f} ± {100 * row['minus_sync_error']:.2f} to sync"
-        reach = "never" if row["epochs_to_equal"] is None else f"x{row['epochs_ratio']:.2f} epochs, x{row['seconds_ratio']:.2f} seconds"
+        apart = (
+            "" if row["minus_sync"] is None else f", {100 * row['minus_sync']:+.2f} ± {100 * row['minus_sync_error']:.2f} to sync"
+        )
+        reach = (
+            "never" if row["epochs_to_equal"] is None else f"x{row['epochs_ratio']:.2f} epochs, x{row['seconds_ratio']:.2f} seconds"
+        )
         print(
             f"{row['case']}: {row['ours']:.2%} ± {row['standard_error']:.2%}{apart}; equal accuracy ({row['reached']} of "
             f"{row['seeds']}): {reach}; {row['seconds']:.1f} s, lead {row['lead']}, age {row['age']}"

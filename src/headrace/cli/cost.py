@@ -15,8 +15,8 @@ from rich.table import Table
 
 from headrace._sizes import format_size
 from headrace.cli.options import refused, takes
+from headrace.cluster.bill.calls import KINDS
 from headrace.plan.bill import Bill, PricedRun, Prices, price_run, read_prices, read_use
-from headrace.plan.bill.calls import KINDS
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _GO_ON = "resume it with more epochs to go on (--resume --epochs)"
 
 
 class Stopped(KeyboardInterrupt):
-    """All ranks have stopped after the same step, and a checkpoint is written."""
+    """All ranks have stopped after the same step, and a checkpoint is written. Its text says why, if it was not asked for."""
 
 
 class _StopError(Exception):
@@ -98,7 +98,7 @@ class Trainer:
                 self.recipe.assemble()
                 self.save()
                 self.ranks.barrier()  # none ends before the checkpoint is written
-                raise Stopped from None
+                raise Stopped(*list(filter(None, self.ranks.all_gather(self.recipe.must_stop())))[:1]) from None
             finally:
                 self._close_run()
 
@@ -164,7 +164,7 @@ class Trainer:
     def _ask(self, interrupt: Interrupt) -> int:
         """What this rank wants after the next step. Rank 0 alone looks at the clock."""
         due = self.run is not None and perf_counter() - self._saved >= self.options.checkpoint_seconds
-        return _STOP * interrupt.asked | _SAVE * due
+        return _STOP * (interrupt.asked or self.recipe.must_stop() is not None) | _SAVE * due
 
     def _do(self, asked: int) -> None:
         if asked & _STOP:

@@ -141,6 +141,10 @@ class Recipe:
         """
         return False
 
+    def must_stop(self) -> str | None:
+        """Why the run must stop at a checkpoint after this step, such as a budget that is spent; None to go on."""
+        return None
+
     def validate(self, progress: Progress) -> dict[str, Any] | None:
         """Values of the measures on validation data, and what else is worth logging; None where there is none."""
         return None

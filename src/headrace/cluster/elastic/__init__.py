@@ -16,9 +16,10 @@ from headrace.cluster.elastic.workers.executors.pool import Call, PoolExecutor, 
 from headrace.cluster.elastic.workers.executors.ray import RayExecutor
 from headrace.cluster.elastic.workers.executors.threads import ThreadExecutor
 from headrace.cluster.elastic.workers.message import pack, unpack
-from headrace.cluster.elastic.workers.objects import FolderObjects, Objects, Requests, S3Objects, open_objects
+from headrace.cluster.elastic.workers.objects import FolderObjects, MemoryObjects, Objects, Requests, S3Objects, open_objects
 from headrace.cluster.elastic.workers.operations import operation
 from headrace.cluster.elastic.workers.payload import Reference, TaskError, pack_task, read_result
+from headrace.cluster.elastic.workers.shelf import Shelf
 from headrace.cluster.elastic.workers.step import Step
 from headrace.cluster.elastic.workers.work import Worker, run_task
 
@@ -34,6 +35,7 @@ __all__ = [
     "FolderObjects",
     "Labels",
     "LambdaExecutor",
+    "MemoryObjects",
     "Neighborhood",
     "Objects",
     "ParameterStore",
@@ -45,6 +47,7 @@ __all__ = [
     "S3Objects",
     "Schedule",
     "Server",
+    "Shelf",
     "Stages",
     "Step",
     "Task",

@@ -29,6 +29,8 @@ class Controller(Generic[K]):
     patience: after which a task is launched again, by default with the executor's floor. The first result counts, whichever call
     it is of; an error of a call that was given up does not.
     failures: a task that fails so often by the same kind of error ends the run, see `next_result`.
+    rest: seconds before a task that failed is launched again, four times as long after each failure: a network that is cut for a
+    moment ends no run.
     batch: how many small tasks make one call; they wait for one another up to `linger` seconds.
     log: is called with a `CallRecord` of every call, before its results are handed out.
     observe: is called with the steps LAUNCHED, RETURNED, ACCEPTED and RETIRED of every task, on the thread that makes the step.
@@ -47,6 +49,7 @@ class Controller(Generic[K]):
         function: Function = run_task,
         patience: Patience | None = None,
         failures: int = 3,
+        rest: float = 0.2,
         batch: int = 1,
         linger: float = 0.002,
         log: Callable[[CallRecord], object] | None = None,
@@ -61,6 +64,7 @@ class Controller(Generic[K]):
         self._log, self._observe = log or (lambda record: None), observe or (lambda step, key: None)
         self._tasks: dict[K, Pending[K]] = {}
         self._launches: set[Launch[K]] = set()
+        self._rest, self._resting = rest, list[Pending[K]]()  # tasks that failed, and are to be launched again
         self._gathered: list[Pending[K]] = []  # of the next batch
         self._gathered_at = 0.0
         self._ready: deque[tuple[K, Arrays]] = deque()
@@ -210,8 +214,9 @@ class Controller(Generic[K]):
         with self._changed:
             self._ready.extend(accepted)
             self._changed.notify_all()
-        for task in again:
-            self._submit([task], relaunched=True)
+            for task in again:
+                task.rests_until = time.monotonic() + self._rest * 4.0 ** (sum(task.failures.values()) - 1)
+            self._resting += again
 
     def _may_try_again(self, task: Pending[K], error: TaskError) -> bool:
         """Whether a task that failed is to be launched: not while another call of it is awaited, nor after too many failures."""
@@ -262,6 +267,7 @@ class Controller(Generic[K]):
                         task.awaited -= 1
                         task.times_late += 1
                 again = [task for launch in late for task in launch.tasks if task.step < Step.ACCEPTED]
+                again += self._take_rested()
                 left = self._gathered_at + self._linger - time.monotonic()
                 batch = self._take_batch() if self._gathered and left <= 0 else []
                 if not (again or batch):
@@ -277,6 +283,13 @@ class Controller(Generic[K]):
                     self._submit(batch)
             except BaseException as error:
                 self._end(error)
+
+    def _take_rested(self) -> list[Pending[K]]:
+        """Tasks that failed a while ago, and have no result since. Under the lock."""
+        now = time.monotonic()
+        rested = [task for task in self._resting if task.rests_until <= now]
+        self._resting = [task for task in self._resting if task.rests_until > now]
+        return [task for task in rested if task.step < Step.ACCEPTED and not task.awaited]
 
     def _is_late(self, launch: Launch[K]) -> bool:
         if launch.given_up or launch.began is None:

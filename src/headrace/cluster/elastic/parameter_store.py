@@ -168,6 +168,11 @@ class ParameterStore:
         return len(self._weights)
 
     @property
+    def living(self) -> list[int]:
+        """The versions that live."""
+        return list(self._weights)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all live versions."""
         return sum(weight.nbytes for weights in self._weights.values() for weight in weights.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -17,7 +17,10 @@ from headrace.cluster.elastic.neighborhood import Neighborhood
 from headrace.cluster.elastic.parameter_store import ParameterStore
 from headrace.cluster.elastic.schedule import Flow, Schedule
 from headrace.cluster.elastic.task import Direction, Task
-from headrace.cluster.elastic.workers.payload import pack_task
+from headrace.cluster.elastic.vertex import WEIGHT
+from headrace.cluster.elastic.workers.objects import MemoryObjects
+from headrace.cluster.elastic.workers.payload import Reference, pack_task
+from headrace.cluster.elastic.workers.shelf import Shelf
 from headrace.nn import GNN, Layer
 
 _POLL = 0.001  # seconds between two looks at what other servers sent
@@ -51,6 +54,8 @@ class Server:
 
     With flow async the store steps when it can, and with `exchange_sums` servers tell each other what they stepped by: each steps
     by every sum once. In other flows the caller takes the sum of an epoch from the store.
+
+    shelf: where weights are put by version, so that tasks refer to them; without one every task carries its own.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Server:
         *,
         draws: Callable[[int], int],
         exchange_sums: bool = False,
+        shelf: Shelf | None = None,
     ) -> None:
         self.model, self.at, self.store, self.controller, self.labels = model, neighborhood, store, controller, labels
         self.layers = cast("list[Layer]", list(model.layers))
@@ -75,6 +81,7 @@ class Server:
         self.most_lead = self.most_age = 0  # epochs, of flow async
         self.on_result: Callable[[], None] | None = None  # called when a result was taken
         self._exchange_sums = exchange_sums
+        self.shelf, self._weights_name = shelf, 0
         self._ghosts: Ghosts | None = None
         if neighborhood.exchange is not None:
             numbers = sum(weight.numel() for weight in store.weights().values()) if exchange_sums else 0
@@ -101,20 +108,19 @@ class Server:
         return self.predicted
 
     def _run(self, schedule: Schedule) -> None:
+        self._begin_weights()
         steps = _Steps(self.store) if schedule.flow == "async" else None
         news: list[News] = []
         if self._ghosts is None:
             while not schedule.finished:
                 self._launch_ready(schedule)
                 self._take(schedule, news, None)
-                if steps is not None:
-                    steps.make(rest=schedule.finished)
+                self._make(steps, schedule)
             return
         round = self._ghosts.begin([], [], finished=False)
         while True:
             self._launch_ready(schedule)
-            if steps is not None:
-                steps.make(rest=schedule.finished)
+            self._make(steps, schedule)
             if round.done:
                 heard = round.wait()
                 for task, rows in heard.tasks:
@@ -129,6 +135,14 @@ class Server:
                 finished = schedule.finished and (steps is None or not steps.others)
                 round = self._ghosts.begin(sent, sums, finished=finished)
             self._take(schedule, news, _POLL)
+
+    def _make(self, steps: _Steps | None, schedule: Schedule) -> None:
+        """The steps of flow async that are due. Weights that nobody can ask for any more leave the shelf."""
+        if steps is not None:
+            before = self.store.version
+            steps.make(rest=schedule.finished)
+            if self.shelf is not None and self.store.version != before:
+                self.shelf.remove("weights", but=frozenset((self._weights_name, version) for version in self.store.living))
 
     def _launch_ready(self, schedule: Schedule) -> None:
         for task in schedule.ready():
@@ -160,7 +174,30 @@ class Server:
         options |= {"task": str(task), "model": self._config, "layer": task.layer, "training": training}
         if task.direction == Direction.TURN:
             arrays |= self.labels.of(*self.at.range_of(task.interval))
-        return pack_task(_OPERATIONS[task.direction], options, arrays)
+        return pack_task(
+            _OPERATIONS[task.direction], options, self._referred(task, arrays), objects=self.shelf and self.shelf.objects
+        )
+
+    def _referred(self, task: Task, arrays: Mapping[str, Tensor]) -> dict[str, Tensor | Reference]:
+        """The arrays of a task, those that lie on the shelf by reference: weights, and for threads also what never changes."""
+        if self.shelf is None:
+            return dict(arrays)
+        version = self._weights_name, self.store.pin(task)
+        weights = {name: array for name, array in arrays.items() if name.startswith(WEIGHT)}
+        referred = (
+            self.shelf.put(("weights", version, task.layer, task.direction == Direction.VALIDATE), weights) if weights else {}
+        )
+        if isinstance(self.shelf.objects, MemoryObjects):
+            constant = {name: arrays[name] for name in self.work.constant(task) if name in arrays}
+            if constant:
+                referred |= self.shelf.put(("constant", task.layer, task.interval, *constant), constant)
+        return {**arrays, **referred}
+
+    def _begin_weights(self) -> None:
+        """Weights may have changed in place since the last run of tasks: they get new names, and the old ones go."""
+        self._weights_name += 1
+        if self.shelf is not None:
+            self.shelf.remove("weights")
 
     def _seeds(self, task: Task) -> list[LayerDraws] | None:
         """Of dropout; None in a validation."""
@@ -197,7 +234,9 @@ class Server:
         table[self._places[place]] = rows.clone().view(self.dtype).view(-1, table.shape[1])
 
     def close(self) -> None:
-        """End the thread of the exchange; every server, after its last epoch."""
+        """End the thread of the exchange; every server, after its last epoch. Objects of weights are removed."""
+        if self.shelf is not None:
+            self.shelf.clear()
         if self._ghosts is not None:
             self._ghosts.close()
 

@@ -1,10 +1,8 @@
-"""What a run costs in dollars: prices, the log of its calls, its bill, and what it would have cost otherwise."""
+"""What a run costs in dollars, by its log, and what it would have cost otherwise. Prices and bills are in `headrace.cluster.bill`."""
 
-from headrace.plan.bill.bill import Bill, bill_of, threshold
-from headrace.plan.bill.calls import Call, read_calls
+from headrace.cluster.bill import Bill, Call, Prices, Server, bill_of, read_calls, read_prices, threshold
 from headrace.plan.bill.logged import LoggedUse, read_use
 from headrace.plan.bill.priced import PricedRun, WhatIf, price_run
-from headrace.plan.bill.prices import Prices, Server, read_prices
 
 __all__ = [
     "Bill",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.plan.bill.calls import Call, read_calls
+from headrace.cluster.bill.calls import Call, read_calls
 from headrace.train.report.read import Record, number, record
 from headrace.train.run import Run
 

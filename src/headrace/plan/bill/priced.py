@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.plan.bill.bill import Bill, bill_of, burst, busy_share, servers_price, threshold
-from headrace.plan.bill.calls import Call
+from headrace.cluster.bill.bill import Bill, bill_of, burst, busy_share, servers_price, threshold
+from headrace.cluster.bill.calls import Call
+from headrace.cluster.bill.prices import Prices, Server
 from headrace.plan.bill.logged import LoggedUse
-from headrace.plan.bill.prices import Prices, Server
 
 
 @dataclass(frozen=True)

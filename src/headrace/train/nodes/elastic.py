@@ -25,9 +25,13 @@ from headrace.cluster.elastic import (
     Controller,
     Flow,
     Labels,
+    MemoryObjects,
     Neighborhood,
+    Objects,
     PoolExecutor,
     Server,
+    Shelf,
+    open_objects,
     refuse_batch_norms,
 )
 from headrace.graph import Dataset
@@ -40,6 +44,7 @@ from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.parallel import closing
 from headrace.train.nodes.push_pull import summed_over
 from headrace.train.nodes.recipe import NodeRecipe
+from headrace.train.nodes.spending import Spending
 from headrace.train.recipe import LossError, Progress, Step
 from headrace.train.watching.clock import Clock
 from headrace.train.watching.watch import Watcher
@@ -64,9 +69,11 @@ class ElasticRecipe(NodeRecipe):
         if setup.ranks.size > 1:
             self._between = Exchange(setup.ranks)
             setup.opened.push(closing(self._between.close))
-        executor = setup.opened.enter_context(_executor(options))
-        self._log = _CallLog(setup.folder, part.number, setup.opened)
-        controller: Controller[Task] = setup.opened.enter_context(Controller(executor, log=self._log))
+        objects = _objects(options)
+        executor = setup.opened.enter_context(_executor(options, objects))
+        self.spending = Spending(options.budget, setup.ranks.size)
+        self._log = _CallLog(setup.folder, part.number, setup.opened, self.spending)
+        controller: Controller[Task] = setup.opened.enter_context(Controller(executor, log=self._log, batch=options.tasks_per_call))
         self.controller = controller
         self.neighborhood = Neighborhood(part, intervals=options.intervals, exchange=self._between)
         self.flow: Flow = options.flow  # type: ignore[assignment]
@@ -80,11 +87,12 @@ class ElasticRecipe(NodeRecipe):
             controller,
             draws=lambda epoch: _key(options.seed, epoch),
             exchange_sums=self.flow == "async",
+            shelf=None if objects is None else Shelf(objects),
         )
         setup.opened.push(closing(self.server.close))
         self._tuned: _Tuned | None = None
         if not options.workers and options.executor != "threads":
-            self._tuned = self.server.on_result = _Tuned(executor, controller, setup.watcher, options)
+            self._tuned = self.server.on_result = _Tuned(executor, controller, setup.watcher, options, self.spending)
         self._validations = 0
         self._most_versions, self._most_bytes = self.store.most_versions, self.store.most_bytes
         self._done_until = 0  # the epoch before which flow async has trained, of those that the loop has not asked for yet
@@ -176,14 +184,24 @@ class ElasticRecipe(NodeRecipe):
     def state_dict(self) -> dict[str, Any]:
         """What flow async is ahead of the loop by, and whether it has settled."""
         ahead = {str(epoch): parts for epoch, parts in self.server.totals.items()}
-        return {**super().state_dict(), "flow": self.flow, "done_until": self._done_until, "ahead": ahead}
+        return {
+            **super().state_dict(),
+            "flow": self.flow,
+            "done_until": self._done_until,
+            "ahead": ahead,
+            "spent": self.spending.dollars,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        self.spending.before = state.get("spent", 0.0)
         if self.flow == "async":
             self.flow, self._done_until = state.get("flow", self.flow), state.get("done_until", 0)
             self.server.totals = {int(epoch): parts for epoch, parts in state.get("ahead", {}).items()}
         self._replace_store()
+
+    def must_stop(self) -> str | None:
+        return self.spending.exceeded
 
     def close_step(self, weight: float) -> None:
         if self.flow == "async":
@@ -245,10 +263,13 @@ class ElasticRecipe(NodeRecipe):
 class _Tuned:
     """Gives an executor as many workers as its server can use (`Autotuner`), and says why."""
 
-    def __init__(self, executor: PoolExecutor[Any], controller: Controller[Task], watcher: Watcher, options: NodeOptions) -> None:
+    def __init__(
+        self, executor: PoolExecutor[Any], controller: Controller[Task], watcher: Watcher, options: NodeOptions, spending: Spending
+    ) -> None:
+        self._spending = spending
         self._executor, self._controller, self._watcher = executor, controller, watcher
         limit = _most_workers(options) if options.executor == "ray" else None
-        self._tuner, self._began = Autotuner(options.intervals, limit), time()
+        self._tuner, self._began = Autotuner(options.intervals, limit, spending.share or None), time()
 
     @property
     def changes(self) -> list[Change]:
@@ -259,7 +280,7 @@ class _Tuned:
         """A result was taken."""
         tuner, waiting = self._tuner, self._controller.waiting
         tasks = max(self._controller.under_way - waiting - self._executor.workers, 0)
-        tuner.observe(time() - self._began, results=waiting, tasks=tasks)
+        tuner.observe(time() - self._began, results=waiting, tasks=tasks, spent=self._spending.dollars)
         if tuner.workers != self._executor.workers:
             self._executor.resize(tuner.workers)
             self._watcher.note(f"{tuner.workers} workers: {tuner.changes[-1].reason}")
@@ -268,7 +289,8 @@ class _Tuned:
 class _CallLog:
     """Writes a line for every call to a file of this server (`headrace cost` reads them)."""
 
-    def __init__(self, folder: Path | None, server: int, opened: ExitStack) -> None:
+    def __init__(self, folder: Path | None, server: int, opened: ExitStack, spending: Spending) -> None:
+        self._spending = spending
         self._path = None if folder is None else folder / f"calls-{server}.jsonl"
         self._opened, self._began = opened, time()
         self._lock, self._waiting = Lock(), list[bytes]()
@@ -283,6 +305,7 @@ class _CallLog:
                 self._waiting.clear()
 
     def __call__(self, record: CallRecord) -> None:
+        self._spending.add(record, _GB)
         if self._path is None:
             return
         line = {
@@ -316,9 +339,17 @@ def _whole_lines(path: Path) -> IO[bytes]:
     return file
 
 
-def _executor(options: NodeOptions) -> PoolExecutor[Any]:
+def _objects(options: NodeOptions) -> Objects | None:
+    """Where tasks find weights: in memory where workers are threads, and where the options say for others."""
+    if options.executor == "threads":
+        return MemoryObjects()
+    return open_objects(options.objects) if options.objects else None
+
+
+def _executor(options: NodeOptions, objects: Objects | None) -> PoolExecutor[Any]:
     usual = 2 if options.executor == "threads" else min(options.intervals, _most_workers(options))
-    return _EXECUTORS[options.executor](options.workers or usual)
+    more = {"objects": objects} if options.executor == "lambda" else {}
+    return _EXECUTORS[options.executor](options.workers or usual, **more)
 
 
 def _most_workers(options: NodeOptions) -> int:

@@ -48,6 +48,11 @@ class NodeOptions(RunOptions):
     intervals: int = option(8, "with flow, ranges of rows into which a server's work is cut")
     executor: Literal["threads", "ray", "lambda"] = option("threads", "with flow, who does the tensor work")
     workers: int = option(0, "with flow, workers of a server (0: two threads; of ray and lambda as many as it can use)")
+    tasks_per_call: int = option(1, "with flow, small tasks that make one call of a worker")
+    objects: str = option(
+        "", "with ray and lambda, where weights lie by version and what is too large for a call: folder:/PATH or s3://BUCKET"
+    )
+    budget: float = option(0.0, "with flow, dollars after which the run stops at a checkpoint (0: no limit)")
     keep_sum: Literal["auto", "always", "never"] = option(
         "auto", "with full_batch, make the first layer's sums of the features once and keep them (auto: if that pays)"
     )
@@ -133,9 +138,13 @@ class NodeOptions(RunOptions):
             raise ValueError("versions, wire and slices are of push_pull: leave them out, or use parallel push_pull")
 
     def _check_flow(self) -> None:
-        self._check_at_least(intervals=1, workers=0, lead=0, update_every=0, target=0, settle=0)
+        self._check_at_least(intervals=1, workers=0, tasks_per_call=1, budget=0, lead=0, update_every=0, target=0, settle=0)
         if self.flow != "none" and not self.full_batch:
             raise ValueError(f"flow {self.flow} trains on the whole graph: it needs full_batch")
+        for name in (name for name in ("objects", "budget") if getattr(self, name) and self.flow == "none"):
+            raise ValueError(f"{name} {getattr(self, name)} is of training by tasks: it needs flow sync, pipe or async")
+        if self.objects and self.executor == "threads":
+            raise ValueError(f"objects {self.objects} are for workers of other processes, and threads share memory: leave it out")
         for name in (name for name in ("lead", "update_every", "target") if getattr(self, name) and self.flow != "async"):
             raise ValueError(f"{name} {getattr(self, name)} is of flow async, and flow is {self.flow}: leave it out")
 

@@ -30,6 +30,7 @@ class Pending(Generic[K]):
     awaited: int = 0  # calls under way that are not late
     times_late: int = 0
     failures: Counter[str] = field(default_factory=Counter)
+    rests_until: float = 0.0  # after a failure, when it may be launched again
 
 
 @dataclass(eq=False)

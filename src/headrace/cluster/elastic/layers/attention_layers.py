@@ -79,6 +79,9 @@ class AttentionLayers(Layers):
                 arrays[result_gradient("skipped")] = self._to_skipped[number][begin:end]
         return {"seed": seed, "inputs": number > 0}, arrays
 
+    def constant(self, task: Task) -> tuple[str, ...]:
+        return ("x",) if task.layer == 0 else ()
+
     def _dropout(self, number: int, draws: Sequence[LayerDraws] | None) -> tuple[float, int]:
         """Rate and seed of the dropout in a task: that of the features, or that after the layer which it ends."""
         if draws is None:

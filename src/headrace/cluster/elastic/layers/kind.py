@@ -25,6 +25,9 @@ class Layers(Protocol):
     def payload(self, task: Task, weights: Weights, draws: Sequence[LayerDraws] | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Options and arrays of a task, of the rows that are here now. `draws`: the seeds of its epoch, None in a validation."""
 
+    def constant(self, task: Task) -> tuple[str, ...]:
+        """Arrays of a task's payload that are the same in every epoch."""
+
     def gradients(self, task: Task, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gradients of weights, by the model's names, from the result of a task."""
 

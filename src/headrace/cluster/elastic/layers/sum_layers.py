@@ -72,6 +72,9 @@ class SumLayers(Layers):
             arrays["gradient"] = back.add_(self._kept[number + 1][begin:end])
         return {"seed": 0 if draws is None else draws[number].after, "inputs": number > 0}, arrays
 
+    def constant(self, task: Task) -> tuple[str, ...]:
+        return ("summed", "own") if task.layer == 0 and not self._layers[0].before else ()
+
     def _inputs(self, task: Task, draws: Sequence[LayerDraws] | None, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Sums over neighbors, and own rows, that a task reads. What a backward task reads was kept by its forward task."""
         layer = task.layer

@@ -1,4 +1,4 @@
-"""Objects: named bytes in a folder or a bucket. Weights lie there by version; so does what is too large for one call."""
+"""Objects: named bytes in a folder, a bucket or this process. Weights lie there by version; so does what is too large for one call."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlencode, urlsplit
+from weakref import WeakValueDictionary
 
 from headrace._files import replaced
 from headrace.cluster.elastic.workers.extras import require_aws
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+_MEMORY = "memory:"
+_in_memory: WeakValueDictionary[str, MemoryObjects] = WeakValueDictionary()  # by address
 
 
 @dataclass
@@ -54,6 +57,31 @@ class _Counted:
     def _count(self, what: str) -> None:
         with self._lock:
             setattr(self.requests, what, getattr(self.requests, what) + 1)
+
+
+class MemoryObjects(_Counted):
+    """Objects of this process, for workers that are its threads. Nothing is copied: `get` returns what was put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: dict[str, bytes] = {}
+        self.address = f"{_MEMORY}{id(self)}"
+        _in_memory[self.address] = self
+
+    def put(self, name: str, data: bytes) -> None:
+        self._count("puts")
+        self._data[_checked(name)] = data
+
+    def get(self, name: str) -> bytes:
+        self._count("gets")
+        try:
+            return self._data[name]
+        except KeyError:
+            raise KeyError(f"there is no object {name!r} in {self.address}") from None
+
+    def delete(self, name: str) -> None:
+        self._count("deletes")
+        self._data.pop(name, None)
 
 
 class FolderObjects(_Counted):
@@ -121,9 +149,17 @@ class S3Objects(_Counted):
         return method(Bucket=self.bucket, Key=key, **arguments)
 
 
-@lru_cache(maxsize=8)
 def open_objects(address: str) -> Objects:
-    """The store at the `address` of another process's: `folder:PATH` or `s3://BUCKET?endpoint_url=URL`."""
+    """The store at the `address` of another process's: `folder:PATH` or `s3://BUCKET?endpoint_url=URL`; or of one in this process."""
+    if address.startswith(_MEMORY):
+        if (here := _in_memory.get(address)) is None:
+            raise ValueError(f"the objects {address} are of another process, or gone")
+        return here
+    return _opened(address)
+
+
+@lru_cache(maxsize=8)
+def _opened(address: str) -> Objects:
     if address.startswith("folder:/"):
         return FolderObjects(address.removeprefix("folder:"))
     url = urlsplit(address)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.cluster.elastic.workers.message import pack, unpack
-from headrace.cluster.elastic.workers.objects import open_objects
+from headrace.cluster.elastic.workers.objects import MemoryObjects, open_objects
 from headrace.cluster.elastic.workers.operations import find_operation
 from headrace.cluster.elastic.workers.payload import BATCH, pack_error
 from headrace.cluster.elastic.workers.step import Step
@@ -68,11 +68,14 @@ class Worker:
 
     def _object(self, address: str, name: str) -> tuple[dict[str, Tensor], bool]:
         """The arrays of an object, and whether it had to be fetched."""
+        store = open_objects(address)
+        if isinstance(store, MemoryObjects):  # it is here, and must not outlive its store
+            return unpack(store.get(name))[1], False
         with self._lock:
             if (kept := self._kept.get((address, name))) is not None:
                 self._kept.move_to_end((address, name))
                 return kept, False
-        _, arrays = unpack(open_objects(address).get(name))
+        _, arrays = unpack(store.get(name))
         with self._lock:
             self._kept[address, name] = arrays
             while len(self._kept) > self._keep:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.plan.bill import prices as shipped
-from headrace.plan.bill import read_prices
+from headrace.cluster.bill import prices as shipped
+from headrace.cluster.bill import read_prices
 
 TEXT = Path(shipped.__file__).with_name("prices.toml").read_text(encoding="utf-8")
 

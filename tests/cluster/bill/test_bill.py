@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from headrace.plan.bill import Bill, Call, Prices, Server, bill_of, read_prices, threshold
-from headrace.plan.bill.bill import burst, busy_share, call_price
+from headrace.cluster.bill import Bill, Call, Prices, Server, bill_of, read_prices, threshold
+from headrace.cluster.bill.bill import burst, busy_share, call_price
 
 ROUND = Prices(
     date=datetime.date(2026, 1, 1),

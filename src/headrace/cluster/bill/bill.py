@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from headrace.plan.bill.calls import Call
-from headrace.plan.bill.prices import Prices, Server
+from headrace.cluster.bill.calls import Call
+from headrace.cluster.bill.prices import Prices, Server
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def object_price(prices: Prices) -> float:
 def threshold(server: Server, prices: Prices) -> float:
     """The share of time in which cores must be busy to be cheaper in a server than in workers: a vCPU's price here over there.
 
-    >>> from headrace.plan.bill.prices import read_prices
+    >>> from headrace.cluster.bill.prices import read_prices
     >>> prices = read_prices()
     >>> round(threshold(prices.server("c5.2xlarge"), prices), 2)
     0.41
