@@ -62,6 +62,10 @@ class PushPullRecipe(NodeRecipe):
         self.own_gradients = [*self.engine.maps, *self.engine.shared]
         self._whole_stash: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
+    def _captures(self) -> bool:
+        """Never: a replay cannot wait for other ranks' sums."""
+        return False
+
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         drawn = super().batches(epoch, first)
         structures = Redrawn(drawn, self.grid, self.layer, seed=self.options.seed, epoch=epoch)  # type: ignore[arg-type]
