@@ -28,8 +28,8 @@ from headrace.ranks import Ranks, join
 from headrace.train import CheckpointError, LinkOptions, NodeOptions, Run, Watcher
 from headrace.train import link as train_link
 from headrace.train import node as train_node
+from headrace.train.interrupt import Stopped
 from headrace.train.links.link import check_ranks
-from headrace.train.loop import Stopped
 from headrace.train.options import from_plain
 from headrace.train.run import new_folder
 from headrace.train.watching.lines import Lines

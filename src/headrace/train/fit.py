@@ -15,7 +15,8 @@ import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
 from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
-from headrace.train.loop import Stopped, Trainer
+from headrace.train.interrupt import Stopped
+from headrace.train.loop import Trainer
 from headrace.train.measure import Measure, spreads
 from headrace.train.options import LoopOptions, as_plain
 from headrace.train.recipe import Recipe

@@ -19,7 +19,7 @@ from headrace.ranks import Exchange
 from headrace.store import ColumnSlice, Remote, access_probability, expected_hit_rate, hash_owners, once_per_machine
 from headrace.store.tiers.hot import order_of
 from headrace.train.fit import Setup
-from headrace.train.loop import Stopped
+from headrace.train.interrupt import Stopped
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.push_pull import PushPullRecipe
 from headrace.train.nodes.recipe import NodeRecipe
