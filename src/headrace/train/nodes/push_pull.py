@@ -13,7 +13,7 @@ from headrace.cluster import Grid, PushPull, PushPullBatches, Redrawn, Team, Tea
 from headrace.cluster.batches import in_order
 from headrace.cluster.rounds import IN_FLIGHT
 from headrace.graph import Dataset
-from headrace.loader import Batch, NeighborLoader, Shard
+from headrace.loader import Batch, Shard
 from headrace.pipeline import Trace, Versions
 from headrace.ranks import Exchange, Ranks
 from headrace.store import ColumnSlice
@@ -65,6 +65,10 @@ class PushPullRecipe(NodeRecipe):
     def _captures(self) -> bool:
         """Never: a replay cannot wait for other ranks' sums."""
         return False
+
+    @property
+    def _reads_rows(self) -> bool:
+        return False  # the engine does, its own columns
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         drawn = super().batches(epoch, first)
@@ -173,10 +177,6 @@ class PushPullRecipe(NodeRecipe):
     def _shard(self) -> Shard:
         grid = self.grid
         return TeamShard(grid.rank, grid.ranks, "empty", self.accumulate, grid.members)
-
-    def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
-        data = Dataset(self.data.graph, y=self.data.y) if shuffle else self.data  # a batch is given its sums later
-        return self._loader_over(data, nodes, shuffle=shuffle, trace=trace)
 
 
 def _versions_of(options: NodeOptions, accumulate: int, grid: Grid) -> Versions:
