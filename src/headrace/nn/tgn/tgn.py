@@ -20,8 +20,8 @@ class TGN(nn.Module):
 
     `form` is "tgn" (GRU memory, attention), "jodie" (RNN memory, embedding moved on by time), "dyrep" (RNN memory, attention, mail
     with the other end's embedding) or "tgat" (no memory, two layers of attention). The model sees rows and never a store. A
-    batch of events is: `update` the memory of all nodes that it needs by the mail they have; `embed` the ends of events and negatives;
-    `score` pairs of them; and `mail`, to be stored for the nodes' next turn.
+    batch of events is: `update` the memory of all nodes that it needs by their mail; `embed` the ends of events and negatives;
+    `score` pairs of them; and `mail`, which is stored until the nodes are needed again.
 
     memory, static, edge, time, out: widths of memory rows, static rows (0: none), edge features (0: none), time encoding and
     embeddings. age_mean, age_std: of the time since a node's memory changed, over the training events, which JODIE's
@@ -72,9 +72,7 @@ class TGN(nn.Module):
         if parts.embedding == "attention" and self.hops < 1:
             raise ValueError(f"layers must be at least 1 for {form}, not {layers}")
         if parts.embedding == "time" and (layers or out != memory):
-            raise ValueError(
-                f"{form} embeds a node by its memory: layers must be left out and out be {memory}, not {layers} and {out}"
-            )
+            raise ValueError(f"{form} embeds by memory alone: layers must be left out and out be {memory}, not {layers} and {out}")
         self.age_mean, self.age_std = age_mean, age_std
 
         self.time = TimeEncoding(time)
