@@ -18,7 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from headrace._arrays import thread_argument
 from headrace.kernels._attend.attend import _factors
+from headrace.kernels._attend_time import ops as _ops
 
 
 def attend_time(
@@ -55,10 +57,13 @@ def attend_time(
     [[0.5, 0.0, 0.5, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0]]
     """
     _check(query, indptr, indices, dt, x, time_weight, time_bias, edge_x, edge_id, slope, dropout, seed)
-    edges = {"edge_x": edge_x, "edge_id": edge_id}
-    how = {"slope": slope, "dropout": dropout, "seed": seed}
-    times = {"time_weight": time_weight, "time_bias": time_bias}
-    return attend_time_reference(query, indptr, indices, dt, x=x, **times, **edges, **how)  # type: ignore[arg-type]
+    dtype = x.dtype
+    by_head = query.to(dtype).transpose(0, 1).contiguous()  # which for the result of a product per head copies nothing
+    rows = x.contiguous(), time_weight.to(dtype).contiguous(), time_bias.to(dtype).contiguous()
+    edges = None if edge_x is None else edge_x.detach().contiguous(), None if edge_id is None else edge_id.contiguous()
+    entries = indptr.contiguous(), indices.contiguous(), dt.to(dtype).contiguous()
+    out: Tensor = _ops.attend_time(by_head, *entries, *rows, *edges, slope, dropout, seed, thread_argument(threads))[0]
+    return out.transpose(0, 1)
 
 
 def attend_time_reference(
@@ -136,8 +141,8 @@ def _check(
             raise ValueError(f"a seed that is a tensor must be one int64 on the GPU of x, not {seed.dtype} on {seed.device}")
     elif not 0 <= seed < 2**63:
         raise ValueError(f"seed must be from 0 to 2**63 - 1, not {seed}")
-    if not math.isfinite(slope):
-        raise ValueError(f"slope must be a finite number, not {slope}")
+    if not 0 < slope < math.inf:
+        raise ValueError(f"slope must be above 0 and finite, not {slope}")
 
 
 def _check_edges(indices: Tensor, x: Tensor, edge_x: Tensor | None, edge_id: Tensor | None) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headrace.kernels import gru_gates
 from headrace.nn.tgn.time_encoding import TimeEncoding
 
 Updater = Literal["gru", "rnn"]
@@ -37,5 +39,12 @@ class MemoryUpdate(nn.Module):
             if tensor.shape != (rows, width):
                 raise ValueError(f"{name} must be [{rows}, {width}], not of shape {tuple(tensor.shape)}")
         parts = [mail, self.time(dt)] if edge_x is None else [mail, edge_x, self.time(dt)]
-        changed: Tensor = self.cell(torch.cat(parts, dim=1), memory)
+        changed = self._changed(torch.cat(parts, dim=1), memory)
         return changed if has_mail is None else torch.where(has_mail[:, None], changed, memory)
+
+    def _changed(self, inputs: Tensor, memory: Tensor) -> Tensor:
+        cell = self.cell
+        if isinstance(cell, nn.GRUCell) and memory.device.type == "cpu":  # on a GPU torch's own is one kernel too
+            return gru_gates(F.linear(inputs, cell.weight_ih, cell.bias_ih), F.linear(memory, cell.weight_hh, cell.bias_hh), memory)
+        rows: Tensor = cell(inputs, memory)
+        return rows
