@@ -1,4 +1,5 @@
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,7 @@ class Stack(nn.Module):
     def __init__(self, make: Callable[[int, int], nn.Module], beside: str, layers: int = 3) -> None:
         super().__init__()
         widths = [WIDTH, *[12] * (layers - 1), CLASSES]
-        self.convs = nn.ModuleList(make(*pair) for pair in zip(widths[:-1], widths[1:], strict=True))
+        self.convs = nn.ModuleList(make(*pair) for pair in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(12) for _ in range(layers - 1))
         self.beside = beside
 
@@ -110,7 +111,7 @@ def test_rows_fall_hop_by_hop_and_fewer_layers_than_hops_leave_more() -> None:
 def test_a_layer_more_than_hops_is_refused_in_words() -> None:
     _, ours = twins("sage")
     batch = next(iter(NeighborLoader(graph(), [3, 2], input_nodes=torch.arange(20), batch_size=20)))
-    with pytest.raises(ValueError, match="2 hops, and this is layer 3; call accelerate.model. without trim"):
+    with pytest.raises(ValueError, match=r"2 hops, and this is layer 3; call accelerate\(model\) without trim"):
         ours(batch.x, batch)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -193,7 +194,7 @@ def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device
         with _flop_counted(theirs) as flop:
             results = [step(theirs), *(p.grad for p in theirs.parameters())]
         _check(name, results, [step(ours), *(p.grad for p in ours.parameters())])
-        seconds = time_in_turn({"ours": lambda: step(ours), "PyG": lambda: step(theirs)}, repeats=setting.repeats)
+        seconds = time_in_turn({"ours": partial(step, ours), "PyG": partial(step, theirs)}, repeats=setting.repeats)
         case = f"{name}, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges{how}, {setting.threads_named}"
         limit = sum(flop) / products
         rows.append(Row(case, "forward, loss and backward", "s", seconds["ours"], {"PyG": seconds["PyG"]}, limit))
