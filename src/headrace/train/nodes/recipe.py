@@ -21,7 +21,7 @@ from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import Remote, Store, Tiered, hot_order, rows_for
 from headrace.train.inference.infer import infer
 from headrace.train.inference.walk import layers_of
-from headrace.train.nodes.captured import CapturedStep
+from headrace.train.nodes.captured import CapturedStep, captures, normalizes_batches
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import with_rows_of
@@ -69,9 +69,12 @@ class NodeRecipe(Recipe):
             self._take_whole()
         else:
             self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
-        if options.capture == "always" and _normalizes_batches(model):
+        if options.capture == "always" and normalizes_batches(model):
             raise ValueError("capture pads batches, and this model normalizes over them: train it without capture")
-        self.captured = CapturedStep(self.model, self._loss_of) if self._captures() else None
+        steps = options.epochs * self.num_batches(0) // self.accumulate
+        on_gpu, sampled = self.device.type == "cuda", self.loader is not None
+        begins, self.capture_reason = captures(self.model, options.capture, on_gpu=on_gpu, sampled=sampled, steps=steps)
+        self.captured = CapturedStep(self.model, self._loss_of) if begins else None
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:
             raise ValueError(
@@ -89,12 +92,6 @@ class NodeRecipe(Recipe):
         if isinstance(model, GNN) and self.whole.x is not None:
             self.whole.first_sum.decide(cast(Layer, model.layers[0]), self.whole.x, self.whole.data.graph)
         self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
-
-    def _captures(self) -> bool:
-        """Whether steps are replayed. Where that was left open: on a GPU, for models of ours, which wait for nothing."""
-        if self.options.capture != "auto" or self.device.type != "cuda" or self.loader is None:
-            return self.options.capture == "always"
-        return isinstance(self.model, GNN) and not _normalizes_batches(self.model)
 
     def num_batches(self, epoch: int) -> int:
         return 1 if self.loader is None else super().num_batches(epoch)
@@ -158,6 +155,8 @@ class NodeRecipe(Recipe):
         return {} if self.captured is None else {"captured": self.captured.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.options.capture == "auto":  # as the run began, however many steps it has by now
+            self.captured = CapturedStep(self.model, self._loss_of) if "captured" in state else None
         if self.captured is not None and "captured" in state:
             self.captured.load_state_dict(state["captured"])
 
@@ -252,7 +251,7 @@ class NodeRecipe(Recipe):
     ) -> NeighborLoader:
         options = self.options
         # A batch of one node has no variance to normalize by: of a training epoch it is left out.
-        lone = shuffle and len(nodes) > 1 and len(nodes) % options.batch_size == 1 and _normalizes_batches(self.model)
+        lone = shuffle and len(nodes) > 1 and len(nodes) % options.batch_size == 1 and normalizes_batches(self.model)
         return NeighborLoader(
             data,
             options.fanouts,
@@ -323,7 +322,3 @@ def _uses(options: NodeOptions) -> int:
     """How many times a run computes the whole graph: for every step, every validation, and the test."""
     validations = 0 if options.validate == "none" else -(-options.epochs // (options.validate_every or options.epochs))
     return options.epochs + validations + 1
-
-
-def _normalizes_batches(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
