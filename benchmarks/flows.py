@@ -226,8 +226,12 @@ def main() -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        apart = "" if row["minus_sync"] is None else f", {100 * row['minus_sync']:+.2f} ± {100 * row['minus_sync_error']:.2f} to sync"
-        reach = "never" if row["epochs_to_equal"] is None else f"x{row['epochs_ratio']:.2f} epochs, x{row['seconds_ratio']:.2f} seconds"
+        apart = (
+            "" if row["minus_sync"] is None else f", {100 * row['minus_sync']:+.2f} ± {100 * row['minus_sync_error']:.2f} to sync"
+        )
+        reach = (
+            "never" if row["epochs_to_equal"] is None else f"x{row['epochs_ratio']:.2f} epochs, x{row['seconds_ratio']:.2f} seconds"
+        )
         print(
             f"{row['case']}: {row['ours']:.2%} ± {row['standard_error']:.2%}{apart}; equal accuracy ({row['reached']} of "
             f"{row['seeds']}): {reach}; {row['seconds']:.1f} s, lead {row['lead']}, age {row['age']}"

@@ -32,6 +32,8 @@ class PushPullRecipe(NodeRecipe):
     team: the ranks that hold all columns together; replicas: those that hold the columns of this one.
     """
 
+    pulls = True
+
     def __init__(
         self,
         data: Dataset,
@@ -61,14 +63,6 @@ class PushPullRecipe(NodeRecipe):
         self.engine: PushPull = engine
         self.own_gradients = [*self.engine.maps, *self.engine.shared]
         self._whole_stash: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
-
-    def _captures(self) -> bool:
-        """Never: a replay cannot wait for other ranks' sums."""
-        return False
-
-    @property
-    def _reads_rows(self) -> bool:
-        return False  # the engine does, its own columns
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         drawn = super().batches(epoch, first)

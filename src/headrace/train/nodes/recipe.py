@@ -37,6 +37,8 @@ class NodeRecipe(Recipe):
     `remote`: features that are spread over the ranks, in place of the data's.
     """
 
+    pulls = False  # whether a step waits for sums of other ranks
+
     def __init__(
         self,
         data: Dataset,
@@ -72,8 +74,8 @@ class NodeRecipe(Recipe):
         if options.capture == "always" and normalizes_batches(model):
             raise ValueError("capture pads batches, and this model normalizes over them: train it without capture")
         steps = options.epochs * self.num_batches(0) // self.accumulate
-        on_gpu, sampled = self.device.type == "cuda", self.loader is not None
-        begins, self.capture_reason = captures(self.model, options.capture, on_gpu=on_gpu, sampled=sampled, steps=steps)
+        how = {"on_gpu": self.device.type == "cuda", "sampled": self.loader is not None, "pulls": self.pulls}
+        begins, self.capture_reason = captures(self.model, options.capture, steps=steps, **how)
         self.captured = CapturedStep(self.model, self._loss_of) if begins else None
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:
@@ -282,7 +284,7 @@ class NodeRecipe(Recipe):
     @property
     def _reads_rows(self) -> bool:
         """Whether the loader of training batches gathers their features; otherwise ranks bring them together."""
-        return self.remote is None
+        return self.remote is None and not self.pulls
 
     @property
     def _ahead(self) -> int:
