@@ -82,6 +82,7 @@ class DistributedTraining:
     def __init__(self, data: Dataset, weights: dict[str, Tensor], options: NodeOptions, ranks: Ranks) -> None:
         assert data.x is not None
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
         device = torch.device(options.device)
         self.fetch = RowFetch(data.x, device)
         self.loader = NeighborLoader(
