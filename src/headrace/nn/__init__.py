@@ -1,4 +1,4 @@
-"""Convolutions with PyG's names and parameters, a stack of them, and decoders of edges."""
+"""Convolutions with PyG's names and parameters, a stack of them, decoders of edges, and temporal models."""
 
 from headrace.nn.first_sum import FirstSum
 from headrace.nn.gat import GATConv
@@ -11,16 +11,22 @@ from headrace.nn.links.shared_softmax import shared_softmax_loss
 from headrace.nn.order import keeping_pays, step_cost, transform_first
 from headrace.nn.sage import SAGEConv
 from headrace.nn.split import ByNode, LayerSplit, Split, SplitError
+from headrace.nn.tgn.event_scores import EventScores, event_losses
+from headrace.nn.tgn.tgn import TGN
+from headrace.nn.tgn.time_attention import TimeAttention
+from headrace.nn.tgn.time_encoding import TimeEncoding
 
 __all__ = [
     "DECODERS",
     "GNN",
     "RESCAL",
+    "TGN",
     "ByNode",
     "ComplEx",
     "Decoder",
     "DistMult",
     "Dot",
+    "EventScores",
     "FirstSum",
     "GATConv",
     "GCNConv",
@@ -31,7 +37,10 @@ __all__ = [
     "SAGEConv",
     "Split",
     "SplitError",
+    "TimeAttention",
+    "TimeEncoding",
     "TransE",
+    "event_losses",
     "keeping_pays",
     "register_decoder",
     "shared_softmax_loss",
