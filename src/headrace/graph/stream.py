@@ -78,8 +78,12 @@ class EventStream:
         if isinstance(data, EventStream):
             return data
         extra, graph = data.extra, data.graph
-        beside = {"edge_x": extra.get("edge_features"), "label": extra.get("edge_label"), "num_nodes": data.num_nodes}
-        beside |= {name: data.info.get(name) for name in ("val_time", "test_time")}
+        beside: dict[str, Any] = {
+            "edge_x": extra.get("edge_features"),
+            "label": extra.get("edge_label"),
+            "num_nodes": data.num_nodes,
+        }
+        beside |= {name: data.info.get(name) for name in ("val_time", "test_time")} | {"num_nodes": data.num_nodes}
         named = next((extra[name] for name in _TIMES if name in extra), None)
         if named is not None and "src" in extra and "dst" in extra:
             stream = cls(extra["src"], extra["dst"], named, **beside)
@@ -97,8 +101,8 @@ class EventStream:
             order = order[graph.time[order].argsort(stable=True)]
         if len(order) != len(src):
             raise ValueError("the graph's edge ids are not those of its edges")
-        if beside["edge_x"] is not None and ids is not None:
-            beside["edge_x"] = beside["edge_x"][graph.edge_id.long()[order]]  # type: ignore[union-attr]
+        if beside["edge_x"] is not None:
+            beside["edge_x"] = beside["edge_x"][order if graph.edge_id is None else graph.edge_id[order].long()]
         return cls(src[order], dst[order], graph.time[order], **beside)
 
     def __len__(self) -> int:
@@ -171,7 +175,7 @@ def check_times(time: Tensor) -> None:
             place = begin + at + (1 if before is None else 0)
             raise ValueError(
                 f"time[{place}] is {joined[at + 1].item()}, before time[{place - 1}] = {joined[at].item()}: events must be in "
-                "order of time; sort them by it (order = time.argsort(stable=True)), or import the file with --time-column, which does"
+                "order of time; sort them by it (time.argsort(stable=True)), or import the file with --time-column, which does"
             )
         before = block[-1:]
 

@@ -42,9 +42,7 @@ class Schedule:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.j > self.groups:
-            raise ValueError(
-                f"j is {self.j}, above the {self.groups} batches that there are to take in turn: lower j or the batch size"
-            )
+            raise ValueError(f"j is {self.j}, above the {self.groups} batches that there are to take in turn: lower it")
         if self.k > self.groups:
             raise ValueError(f"k is {self.k}, above the {self.groups} batches at which copies of the memory could begin: lower k")
 
