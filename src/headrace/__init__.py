@@ -11,14 +11,15 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 # Torch asks for huge pages for its large CPU tensors if told to: 512 times fewer page faults. It reads this at its first tensor.
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, store, train
-from headrace.graph import Dataset, Graph, HeteroGraph, generate, load, reorder
+from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, store, temporal, train
+from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, generate, load, reorder
 from headrace.graph import open_dataset as open
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Dataset",
+    "EventStream",
     "Graph",
     "HeteroGraph",
     "cluster",
@@ -34,5 +35,6 @@ __all__ = [
     "reorder",
     "sample",
     "store",
+    "temporal",
     "train",
 ]

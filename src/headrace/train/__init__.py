@@ -1,6 +1,8 @@
 """Training: one loop for every task, the tasks, exact inference, run directories and reports."""
 
 from headrace.train.checkpoint import CheckpointError
+from headrace.train.events.event import TemporalResult, temporal
+from headrace.train.events.options import TemporalOptions
 from headrace.train.fit import Setup, fit
 from headrace.train.inference.export import Exported, export
 from headrace.train.inference.infer import infer
@@ -38,6 +40,8 @@ __all__ = [
     "Setup",
     "Step",
     "StepEvent",
+    "TemporalOptions",
+    "TemporalResult",
     "Trainer",
     "Watcher",
     "export",
@@ -47,4 +51,5 @@ __all__ = [
     "neighbors",
     "node",
     "rank",
+    "temporal",
 ]
