@@ -12,7 +12,7 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, store, train
-from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, generate, load, reorder
+from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, Snapshots, generate, load, reorder
 from headrace.graph import open_dataset as open
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __all__ = [
     "EventStream",
     "Graph",
     "HeteroGraph",
+    "Snapshots",
     "cluster",
     "generate",
     "kernels",
