@@ -35,7 +35,8 @@ def test_every_topology_comes_back_as_it_was(sequence):
 def test_equal_topology_is_kept_once_and_weights_where_they_change():
     snapshots = hr.Snapshots([([0, 1], [1, 0], [2.0, 3.0]), ([1, 0], [0, 1], [3.0, 2.0]), ([0, 1], [1, 0], [5.0, 3.0])], 2)
     assert snapshots.summary()["topologies"] == 1
-    assert snapshots.graph(0) is snapshots.graph(1) and snapshots.graph(2) is not snapshots.graph(0)
+    assert snapshots.graph(0) is snapshots.graph(1)
+    assert snapshots.graph(2) is not snapshots.graph(0)
     assert snapshots.graph(2).weight.tolist() == [3.0, 5.0]  # by row: the edge into 0, then that into 1
     assert snapshots.summary()["weight_bytes"] == 16
 
@@ -61,7 +62,8 @@ def test_known_datasets_are_read(data_root):
         assert (len(snapshots), snapshots.num_nodes, snapshots.num_features) == (steps, nodes, width)
     assert hr.Snapshots.of(hr.load("los_loop", data_root)).summary()["topologies"] == 1
     bitcoin = hr.Snapshots.of(hr.load("bitcoin_otc", data_root), every=1.2e6)
-    assert len(bitcoin) == 138 and sum(bitcoin.num_edges) == 35592
+    assert len(bitcoin) == 138
+    assert sum(bitcoin.num_edges) == 35592
     with pytest.raises(ValueError, match="every="):
         hr.Snapshots.of(hr.load("bitcoin_otc", data_root))
 
@@ -99,7 +101,9 @@ def test_what_is_wrong_is_named():
     with pytest.raises(ValueError, match=r"NaN at snapshot 1, node 1 \(1 in all\)"):
         hr.Snapshots.of(data)
     masked = hr.Snapshots.of(data, missing="mask")
-    assert masked.info["missing"] == 1 and not masked.mask[1, 1] and masked.mask.sum() == 5
+    assert masked.info["missing"] == 1
+    assert not masked.mask[1, 1]
+    assert masked.mask.sum() == 5
     with pytest.raises(ValueError, match="no snapshots"):
         hr.Snapshots.of(hr.generate.community(nodes=20, edges=40, classes=2))
 

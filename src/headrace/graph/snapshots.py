@@ -149,7 +149,8 @@ class Snapshots:
         if signal is None and "x" not in arrays:
             known = ", ".join(sorted(arrays)) or "nothing"
             raise ValueError(
-                f"this dataset has no snapshots: they have a signal or x beside their edges, and this one has {known} beside its graph"
+                "this dataset has no snapshots: they have a signal or x beside their edges, "
+                f"and this one has {known} beside its graph"
             )
         steps, nodes = (signal if signal is not None else arrays["x"]).shape[:2]
         x = torch.from_numpy(arrays["x"] if "x" in arrays else arrays["signal"][:, :, None]).float()
@@ -296,7 +297,8 @@ def _without_missing(x: Tensor, y: Tensor | None, missing: Missing) -> tuple[Ten
     if missing == "refuse":
         at, node = (int(i) for i in lacks[0].isnan().nonzero()[0, :2])
         raise ValueError(
-            f"the signal is NaN at snapshot {at}, node {node} ({int(lacks[0].isnan().sum())} in all): mend it, or pass missing='mask'"
+            f"the signal is NaN at snapshot {at}, node {node} ({int(lacks[0].isnan().sum())} in all): "
+            "mend it, or pass missing='mask'"
         )
     counted = int(x.isnan().sum()) if y is None else int(y.isnan().sum())
     if y is not None:
