@@ -1,0 +1,7 @@
+"""Training on snapshot sequences (BLAD, Fu et al., SC'23): groups, who takes which, operators that overlap or run ahead."""
+
+from headrace.snapshots.balance import Balance, balance, equal, sequential
+from headrace.snapshots.costs import Costs
+from headrace.snapshots.overlap import Overlap, Placed, Task, overlap
+
+__all__ = ["Balance", "Costs", "Overlap", "Placed", "Task", "balance", "equal", "overlap", "sequential"]
