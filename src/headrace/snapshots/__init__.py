@@ -2,6 +2,7 @@
 
 from headrace.snapshots.balance import Balance, balance, equal, sequential
 from headrace.snapshots.costs import Costs
+from headrace.snapshots.operators import Group, KeptSums, Operators, block_diagonal, check_cell
 from headrace.snapshots.overlap import Overlap, Placed, Task, overlap
 
-__all__ = ["Balance", "Costs", "Overlap", "Placed", "Task", "balance", "equal", "overlap", "sequential"]
+__all__ = ["Balance", "Costs", "Group", "KeptSums", "Operators", "block_diagonal", "check_cell", "Overlap", "Placed", "Task", "balance", "equal", "overlap", "sequential"]
