@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -222,6 +223,12 @@ class Snapshots:
     def same_as(self, at: int) -> int:
         """The first snapshot whose graph is that of this one, as far as it is known to be: a key for what follows from a graph."""
         return self._same[at]
+
+    def with_rows(self, x: Sequence[Tensor]) -> Snapshots:
+        """The same graphs and targets with other features."""
+        other = copy(self)
+        other.x = other._checked_rows(x)
+        return other
 
     def forget(self) -> None:
         """Let go of graphs that were built, and of what was derived from them."""

@@ -7,7 +7,7 @@ mean over edges in or out. `where` is a `Graph`, or anything with a method `neig
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
@@ -41,6 +41,18 @@ class Count:
 
 
 _counting = threading.local()
+Between = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
+
+
+@contextmanager
+def between(around: Between) -> Iterator[None]:
+    """Let `around(x, work)` do the sums that this thread makes inside: it calls `work(x)` when it may."""
+    before = getattr(_counting, "around", None)
+    _counting.around = around
+    try:
+        yield
+    finally:
+        _counting.around = before
 
 
 @contextmanager
@@ -67,6 +79,11 @@ def neighbor_sum(kind: Kind, x: Tensor, where: Where) -> Tensor:  # [num_nodes, 
     count = getattr(_counting, "count", None)
     if count is not None:
         count.sums, count.columns = count.sums + 1, count.columns + x.shape[1]
+    around = getattr(_counting, "around", None)
+    return _made(kind, x, where) if around is None else around(x, lambda rows: _made(kind, rows, where))
+
+
+def _made(kind: Kind, x: Tensor, where: Where) -> Tensor:
     if not isinstance(where, Graph):
         return where.neighbor_sum(kind, x)
     rows, factors = matrix_of(kind, where, torch.float64 if x.dtype == torch.float64 else torch.float32)
