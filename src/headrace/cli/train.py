@@ -22,12 +22,13 @@ from headrace.cli.shown.results import show_result
 from headrace.cli.torchrun import is_first, leave, on_all, told_by_first
 from headrace.cluster import Part, is_partition
 from headrace.graph import Dataset
-from headrace.graph.known.named import named
+from headrace.graph.known.named import named, named_snapshots
 from headrace.plan import PlannedLink, planned_link
 from headrace.ranks import Ranks, join
-from headrace.train import CheckpointError, LinkOptions, NodeOptions, Run, Watcher
+from headrace.train import CheckpointError, LinkOptions, NodeOptions, Run, SnapshotOptions, Watcher
 from headrace.train import link as train_link
 from headrace.train import node as train_node
+from headrace.train import snapshot as train_snapshot
 from headrace.train.links.link import check_ranks
 from headrace.train.loop import Stopped
 from headrace.train.options import from_plain
@@ -87,8 +88,27 @@ def link(
     _train("link", options, chosen, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned, suits=True)
 
 
-def _opened(dataset: str, task: str, ranks: Ranks) -> Any:
-    """The dataset, or this rank's part of it."""
+@train.command("snapshot")
+@takes(SnapshotOptions, config=True)
+def snapshot(
+    options: SnapshotOptions,
+    chosen: dict[str, Any],
+    dataset: Annotated[str, typer.Argument(help=f"{DATASET}; or generate:snapshots?nodes=1000&edges=20000", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-MODEL-1, -2, ...)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
+) -> None:
+    """Train a recurrent model to forecast numbers of nodes on a sequence of graphs.
+
+    Ends with the errors on the last snapshots, beside those of zero, of the last value and of a linear model on the same windows.
+    """
+    _train("snapshot", options, chosen, dataset, out, options.model, resume=resume, json=json, train=train_snapshot)
+
+
+def _opened(dataset: str, task: str, ranks: Ranks, options: Any) -> Any:
+    """The dataset, or this rank's part of it; or its snapshots."""
+    if task == "snapshot":
+        return named_snapshots(dataset, every=options.every or None)
     if task == "node" and is_partition(dataset):
         return Part.open(dataset, ranks.rank, verify="small")
     return named(dataset)
@@ -123,8 +143,8 @@ def _train(
             place, values = told_by_first(ranks, begin)
             if values is not None:
                 options = from_plain(kind, _for_ranks(values, ranks) | chosen)
-            opened: list[Dataset] = []
-            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks)))
+            opened: list[Any] = []
+            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks, options)))
             more = {}
             if planned is not None:
                 plan = planned(opened[0], chosen, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.train.snapshots.windows import Windows
 
@@ -30,15 +30,19 @@ def baselines(windows: Windows, split: str = "test") -> dict[str, dict[str, floa
 
 def linear(windows: Windows, history: Tensor) -> Tensor:  # [groups, nodes, window] -> [groups, nodes, horizon]
     """Least squares over all nodes and training windows."""
+    return (nn.functional.pad(history, (0, 1), value=1.0).double() @ linear_weights(windows)).float()
+
+
+def linear_weights(windows: Windows) -> Tensor:  # -> [window + 1, horizon]
+    """Of the last values in order, and of one."""
     groups = windows.groups["train"]
-    window = history.shape[2]
+    window = groups[0].window
     gram, moment = torch.zeros(window + 1, window + 1).double(), torch.zeros(window + 1, windows.horizon).double()
     for begin in range(0, len(groups), 256):
         part = groups[begin : begin + 256]
         values, counts = windows.targets(part)
-        read = torch.nn.functional.pad(windows.history(part), (0, 1), value=1.0).flatten(0, 1).double()
+        read = nn.functional.pad(windows.history(part), (0, 1), value=1.0).flatten(0, 1).double()
         weight = counts.flatten(0, 1)[:, :1].double()
         gram += read.t() @ (read * weight)
         moment += read.t() @ (values.flatten(0, 1).double() * weight)
-    weights = torch.linalg.lstsq(gram, moment, driver="gelsd").solution
-    return (torch.nn.functional.pad(history, (0, 1), value=1.0).double() @ weights).float()
+    return torch.linalg.lstsq(gram, moment, driver="gelsd").solution

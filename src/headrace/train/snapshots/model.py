@@ -10,18 +10,21 @@ from headrace.train.snapshots.options import SnapshotOptions
 
 
 class SnapshotModel(nn.Module):
-    """A cell, a linear map of its rows, and with `skip` one of a node's own last values, which begins as the last value itself."""
+    """A cell, a linear map of its rows, and with `skip` one of a node's own last values (`begin_linear`)."""
 
     def __init__(self, cell: Cell, *, window: int, horizon: int, skip: bool) -> None:
         super().__init__()
         self.cell = cell
         self.head = nn.Linear(cell.out_channels, horizon)
         self.skip = nn.Linear(window, horizon, bias=False) if skip else None
-        if self.skip is not None:
-            with torch.no_grad():
-                self.head.weight.mul_(0.1)
-                self.skip.weight.zero_()
-                self.skip.weight[:, -1] = 1.0
+
+    def begin_linear(self, weights: Tensor) -> None:  # [window + 1, horizon]
+        """Begin as the linear model of these weights, to which the cell's rows then add."""
+        assert self.skip is not None
+        with torch.no_grad():
+            self.skip.weight.copy_(weights[:-1].t())
+            self.head.bias.copy_(weights[-1])
+            self.head.weight.zero_()
 
     def forward(self, rows: Tensor, history: Tensor) -> Tensor:  # [..., out], [..., window] -> [..., horizon]
         made: Tensor = self.head(rows)

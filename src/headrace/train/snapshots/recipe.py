@@ -21,7 +21,7 @@ from headrace.snapshots.operators import Group, KeptSums, Operators, check_cell
 from headrace.train.fit import Setup
 from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
-from headrace.train.snapshots.baselines import baselines, errors
+from headrace.train.snapshots.baselines import baselines, errors, linear_weights
 from headrace.train.snapshots.model import SnapshotModel, make_cell
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
@@ -61,6 +61,8 @@ class SnapshotRecipe(Recipe):
         cell = make_cell(options, windows.snapshots.num_features)
         check_cell(cell)
         self.model: SnapshotModel = SnapshotModel(cell, window=options.window, horizon=options.horizon, skip=options.skip)
+        if options.skip:
+            self.model.begin_linear(linear_weights(windows))
         self.kept = KeptSums(options.keep * 2**20) if options.hoist and options.keep else None
         self.operators = Operators(cell, windows.snapshots, hoist=options.hoist, kept=self.kept)
         self.costs = Costs(self.ranks.size, first=self._first_costs())
