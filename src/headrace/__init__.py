@@ -11,7 +11,7 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 # Torch asks for huge pages for its large CPU tensors if told to: 512 times fewer page faults. It reads this at its first tensor.
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, snapshots, store, train
+from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, snapshots, store, temporal, train
 from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, Snapshots, generate, load, reorder
 from headrace.graph import open_dataset as open
 
@@ -37,5 +37,6 @@ __all__ = [
     "sample",
     "snapshots",
     "store",
+    "temporal",
     "train",
 ]

@@ -94,3 +94,24 @@ def test_order_is_checked_across_blocks(monkeypatch):
         check_times(torch.tensor([1, 2, 3, 2, 4]))
     with pytest.raises(ValueError, match=re.escape("time[5] is 3, before time[4] = 4")):
         check_times(torch.tensor([1, 2, 3, 3, 4, 3]))
+
+
+def test_generated_events_repeat_arrive_and_are_the_same_for_any_threads():
+    data = hr.generate.events(nodes=400, events=20_000, repeat=0.7, new=0.01, seed=3, threads=1)
+    again = hr.generate.events(nodes=400, events=20_000, repeat=0.7, new=0.01, seed=3, threads=2)
+    events = hr.EventStream.of(data)
+    assert torch.equal(events.src, again.extra["src"])
+    assert torch.equal(events.time, again.extra["time"])
+    assert events.graph() is data.graph
+    pairs = list(zip(events.src.tolist(), events.dst.tolist(), strict=True))
+    seen, repeated, new = set(), 0, 0
+    for pair in pairs:
+        repeated += pair in seen
+        new += pair[0] not in {source for source, _ in seen} if len(seen) < 200 else False
+        seen.add(pair)
+    assert 0.7 < repeated / len(pairs) < 0.95
+    assert new > 0
+    assert (events.src < 360).all() and (events.dst >= 360).all()
+    assert (events.time.diff() == 0).any()
+    with pytest.raises(ValueError, match="add up to at most 1, not 0.9 and 0.2"):
+        hr.generate.events(10, 10, repeat=0.9, new=0.2)

@@ -64,7 +64,9 @@ def test_a_rank_that_slows_down_gets_less():
     costs, true = Costs(2, first=(1.0, 0.0, 0.0)), np.array([3e-6, 2e-5, 1e-3])
     for step in range(60):
         pace = [1.0, 0.5 if step >= 20 else 1.0]
-        groups = [(float(e), float(n), 8.0) for e, n in zip(draw.integers(1000, 50000, 16), draw.integers(100, 4000, 16), strict=True)]
+        groups = [
+            (float(e), float(n), 8.0) for e, n in zip(draw.integers(1000, 50000, 16), draw.integers(100, 4000, 16), strict=True)
+        ]
         seconds = np.asarray(groups) @ true
         made = balance(costs.of(groups), 2, costs.speeds)
         actual = dealt(list(seconds), made.owner, 2, pace)
@@ -95,7 +97,10 @@ def test_no_two_tasks_of_a_class_or_a_worker_run_together(ahead, seed):
     for a, b in product(made.placed, made.placed):
         if a is not b and (a.task.kind == b.task.kind or a.worker == b.worker):
             assert a.end <= b.begin or b.end <= a.begin
-        if a.task.group == b.task.group and (a.task.snapshot, a.task.operator != "sum") < (b.task.snapshot, b.task.operator != "sum"):
+        if a.task.group == b.task.group and (a.task.snapshot, a.task.operator != "sum") < (
+            b.task.snapshot,
+            b.task.operator != "sum",
+        ):
             assert a.end <= b.begin or (ahead and "sum" in (a.task.operator, b.task.operator) and b.task.operator == "sum")
     assert made.bound <= made.makespan <= made.alone
     assert made.most_waiting <= 2

@@ -146,7 +146,7 @@ class EventStream:
         `edge_id` is an event's place in the stream and `time` its time. A self loop stands once.
         """
         if self._graph is None:
-            ids = torch.arange(len(self), dtype=torch.int32 if len(self) < 2**31 else torch.int64)
+            ids = torch.arange(len(self))  # int64: a sampler goes by them as by times
             self._graph = Graph.from_edges(self.src, self.dst, self.num_nodes, time=self.time, edge_id=ids, undirected=True)
         return self._graph
 
@@ -170,8 +170,8 @@ def check_times(time: Tensor) -> None:
             at = int(falls[0])
             place = begin + at + (1 if before is None else 0)
             raise ValueError(
-                f"time[{place}] is {joined[at + 1].item()}, before time[{place - 1}] = {joined[at].item()}: events must be in order "
-                "of time; sort them by it (order = time.argsort(stable=True)), or import the file with --time-column, which does"
+                f"time[{place}] is {joined[at + 1].item()}, before time[{place - 1}] = {joined[at].item()}: events must be in "
+                "order of time; sort them by it (order = time.argsort(stable=True)), or import the file with --time-column, which does"
             )
         before = block[-1:]
 

@@ -11,6 +11,7 @@ from headrace.kernels._attend.apart import attend_rows, column_gradients, row_gr
 from headrace.kernels._attend.attend import attend, attend_pairs, attend_pairs_reference, attend_reference
 from headrace.kernels._attend.scores import Scores
 from headrace.kernels._attend.whole import Whole
+from headrace.kernels._attend_time.attend_time import attend_time, attend_time_reference
 from headrace.kernels._dots.dots import dots, dots_reference
 from headrace.kernels._dropout.dropout import draw_seed, dropout, dropout_reference, seed_for
 from headrace.kernels._gather.gather import gather, gather_reference
@@ -32,6 +33,8 @@ __all__ = [
     "attend_pairs_reference",
     "attend_reference",
     "attend_rows",
+    "attend_time",
+    "attend_time_reference",
     "column_gradients",
     "dots",
     "dots_reference",

@@ -1,4 +1,4 @@
-"""Convolutions with PyG's names and parameters, a stack of them, and decoders of edges."""
+"""Convolutions with PyG's names and parameters, a stack of them, decoders of edges, and temporal models."""
 
 from headrace.nn.cells import A3TGCN, GCLSTM, LRGCN, MPNNLSTM, TGCN, WDGCN, Cell, EvolveGCNH, EvolveGCNO, GConvGRU, Operator
 from headrace.nn.cheb import ChebConv
@@ -14,6 +14,10 @@ from headrace.nn.order import keeping_pays, step_cost, transform_first
 from headrace.nn.relational import RelationalConv
 from headrace.nn.sage import SAGEConv
 from headrace.nn.split import ByNode, LayerSplit, Split, SplitError
+from headrace.nn.tgn.event_scores import EventScores, event_losses
+from headrace.nn.tgn.tgn import TGN
+from headrace.nn.tgn.time_attention import TimeAttention
+from headrace.nn.tgn.time_encoding import TimeEncoding
 
 __all__ = [
     "A3TGCN",
@@ -25,6 +29,7 @@ __all__ = [
     "RESCAL",
     "TGCN",
     "WDGCN",
+    "TGN",
     "ByNode",
     "Cell",
     "ChebConv",
@@ -34,6 +39,7 @@ __all__ = [
     "Dot",
     "EvolveGCNH",
     "EvolveGCNO",
+    "EventScores",
     "FirstSum",
     "GATConv",
     "GCNConv",
@@ -47,7 +53,10 @@ __all__ = [
     "SAGEConv",
     "Split",
     "SplitError",
+    "TimeAttention",
+    "TimeEncoding",
     "TransE",
+    "event_losses",
     "keeping_pays",
     "register_decoder",
     "shared_softmax_loss",

@@ -5,4 +5,19 @@ from headrace.snapshots.costs import Costs
 from headrace.snapshots.operators import Group, KeptSums, Operators, block_diagonal, check_cell
 from headrace.snapshots.overlap import Overlap, Placed, Task, overlap
 
-__all__ = ["Balance", "Costs", "Group", "KeptSums", "Operators", "block_diagonal", "check_cell", "Overlap", "Placed", "Task", "balance", "equal", "overlap", "sequential"]
+__all__ = [
+    "Balance",
+    "Costs",
+    "Group",
+    "KeptSums",
+    "Operators",
+    "Overlap",
+    "Placed",
+    "Task",
+    "balance",
+    "block_diagonal",
+    "check_cell",
+    "equal",
+    "overlap",
+    "sequential",
+]

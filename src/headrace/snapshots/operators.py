@@ -95,7 +95,9 @@ class Operators:
             if op.can_be_kept:
                 how = "kept" if self.kept is not None else "hoisted, one sum a group"
             else:
-                how = "hoisted: it reads weights, so it is made at every step" if op.can_run_ahead else "in the chain: it reads state"
+                how = (
+                    "hoisted: it reads weights, so it is made at every step" if op.can_run_ahead else "in the chain: it reads state"
+                )
             lines.append(f"{name}, {op.name}: {how}")
         if self.stacks:
             lines.append("groups are stacked: a step of all of them is one product")
@@ -156,7 +158,9 @@ class Operators:
         fixed = self.fixed([at for group in groups for at in group.times])
         columns = list(zip(*(group.times for group in groups), strict=True))  # the times of each step
         x = [torch.cat([self.x[at] for at in times]) for times in columns]
-        summed = [None if fixed[t[0]] is None else torch.cat([part for at in t if (part := fixed[at]) is not None]) for t in columns]
+        summed = [
+            None if fixed[t[0]] is None else torch.cat([part for at in t if (part := fixed[at]) is not None]) for t in columns
+        ]
         where = self._copied(count) if self.sums_state else self.snapshots.own_graph(groups[0].first)
         state = self.cell.start(count * nodes, x[0])
         for ready in self._ahead(x, summed, [where] * len(x)):
@@ -254,7 +258,9 @@ def check_cell(cell: Cell, tolerance: float = 1e-4) -> None:
         (chained.sums / 2, sum(not op.can_run_ahead for op in sums), "read state"),
     ):
         if found != declared * terms:
-            raise ValueError(f"{kind} declares {declared} sums that {what}, and makes {found:g} of {terms} terms: mend its operators")
+            raise ValueError(
+                f"{kind} declares {declared} sums that {what}, and makes {found:g} of {terms} terms: mend its operators"
+            )
     assert plain is not None
     difference = float((cell.rows(plain) - cell.rows(state)).abs().max())
     if difference > tolerance:

@@ -25,6 +25,7 @@ def named(spec: str) -> Dataset:
     | `generate:products,scale=0.05` | a preset of `headrace.generate` (products, reddit, papers100M), with its arguments |
     | `generate:community,nodes=1000,edges=20000` | `headrace.generate.community`, with its arguments |
     | `generate:knowledge,nodes=1000,edges=20000,relations=5` | `headrace.generate.knowledge`, with its arguments |
+    | `generate:events?nodes=1000&events=20000&repeat=0.8&new=0.02` | `headrace.generate.events`, with its arguments |
     | a directory | what `Dataset.save` or `headrace import` wrote there |
     | `cora` | `headrace.load("cora")` |
 
@@ -60,7 +61,11 @@ def named_snapshots(spec: str, *, every: float | None = None) -> Snapshots:
 
 def _generated(text: str) -> Dataset:
     name, written = _parsed(text)
-    kinds: dict[str, Callable[..., Dataset]] = {"community": generate.community, "knowledge": generate.knowledge}
+    kinds: dict[str, Callable[..., Dataset]] = {
+        "community": generate.community,
+        "knowledge": generate.knowledge,
+        "events": generate.events,
+    }
     if name == "snapshots":
         raise ValueError("generate:snapshots is a sequence of graphs, which `headrace train snapshot` takes")
     if name not in kinds and name not in generate.PRESETS:

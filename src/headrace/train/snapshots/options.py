@@ -25,11 +25,15 @@ class SnapshotOptions(RunOptions):
     groups: int = option(32, "groups of a step, over all ranks")
     stride: int = option(1, "snapshots from one group's begin to the next")
     stack: int = option(8, "groups that are one piece of work where they share a graph: ranks are dealt whole pieces")
-    strategy: Literal["balanced", "equal", "sequential"] = option("balanced", "which rank takes which group; never changes a result")
+    strategy: Literal["balanced", "equal", "sequential"] = option(
+        "balanced", "which rank takes which group; never changes a result"
+    )
     hoist: bool = option(True, "sums that read features alone come before the recurrent steps")
     keep: float = option(1024.0, "MiB for sums of features that are kept over windows and epochs (0: none)")
     overlap: bool = option(False, "two workers: one sums over neighbors while the other multiplies; never changes a result")
-    skip: bool = option(True, "add a linear map of a node's last values, shared by all nodes, to the forecast; it begins as least squares")
+    skip: bool = option(
+        True, "add a linear map of a node's last values, shared by all nodes, to the forecast; it begins as least squares"
+    )
     val: float = option(0.1, "share of the snapshots that is for validation, before those for testing")
     test: float = option(0.2, "share of the snapshots that is for testing: the last ones")
     every: float = option(0.0, "time unit of a snapshot, where the dataset is a list of events")

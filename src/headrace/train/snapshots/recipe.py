@@ -116,7 +116,9 @@ class SnapshotRecipe(Recipe):
     def owners(self, epoch: int, first: int, count: int) -> Sequence[int]:
         self._learn()
         pieces = self._pieces[first : first + count]
-        deal = DEALS[self.options.strategy](self.costs.of([self._size(piece) for piece in pieces]), self.ranks.size, self.costs.speeds)
+        deal = DEALS[self.options.strategy](
+            self.costs.of([self._size(piece) for piece in pieces]), self.ranks.size, self.costs.speeds
+        )
         self._last_deal = pieces, deal.owner
         self._seconds.zero_()
         mine = [piece for piece, owner in zip(pieces, deal.owner, strict=True) if owner == self.ranks.rank]

@@ -36,7 +36,9 @@ class Windows:
         for at, rows in enumerate(snapshots.x):
             if not bool(rows.isfinite().all()):
                 node = int((~rows.isfinite()).any(1).nonzero()[0])
-                raise ValueError(f"features are not finite at snapshot {at}, row {node}: mend them, or Snapshots.of(..., missing='mask')")
+                raise ValueError(
+                    f"features are not finite at snapshot {at}, row {node}: mend them, or Snapshots.of(..., missing='mask')"
+                )
         steps, reach = len(snapshots), options.window + options.horizon
         if reach > steps:
             raise ValueError(
