@@ -21,7 +21,8 @@ def sum_gradients(
     """Return ((g0 + g1) + g2) + ... over the batches of a step, the same bits on every rank and for every number of ranks.
 
     Rank r of n has batches r, r + n, r + 2n, ... of the step's `batches`, or those that `owners` gives it, the rank of each batch;
-    `parts` are their flat gradients, in this order. A rank without a batch passes no parts, and `like`: a tensor of the length, dtype and device of a gradient. Each rank owns a slice of
+    `parts` are their flat gradients, in this order. A rank without a batch passes no parts, and `like`:
+    a tensor of the length, dtype and device of a gradient. Each rank owns a slice of
     the parameters: it receives that slice of every batch (phase "scatter"), adds them in order, and the sums are gathered (phase
     "collect"). The bytes are those of `gradient_bytes`. The sum may be the memory of `parts[0]`.
 

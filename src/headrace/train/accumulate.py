@@ -1,6 +1,7 @@
 """`Accumulator`: one update from several batches, made by one rank or by many, with the same bits.
 
-The batches of a step are numbered; rank r of n makes those with number i % n == r, or those that its recipe deals to it. Each batch's gradient of its mean loss, times
+The batches of a step are numbered; rank r of n makes those with number i % n == r, or those that its recipe deals to it.
+Each batch's gradient of its mean loss, times
 what that is a mean over, is added in the order of batches, and the sum is divided by what all of them are means over. So the loss
 of a step is the sum over its seeds divided by their number, however they were dealt.
 """

@@ -1,4 +1,4 @@
-"""`SnapshotRecipe`: forecasts on snapshot groups in the loop. A batch is a piece of work: one group, or several that share a graph."""
+"""`SnapshotRecipe`: forecasts on snapshot groups in the loop. A batch is a piece of work: groups that one rank runs together."""
 
 from __future__ import annotations
 
