@@ -10,14 +10,28 @@ from headrace.train import SnapshotOptions, Watcher, snapshot
 
 CASES = {
     f"{model}-{strategy}-{'hoist' if hoist else 'plain'}-{'overlap' if overlap else 'alone'}": {
-        "model": model, "strategy": strategy, "hoist": hoist, "overlap": overlap
+        "model": model,
+        "strategy": strategy,
+        "hoist": hoist,
+        "overlap": overlap,
     }
     for model in ("tgcn", "gclstm")
     for strategy in ("balanced", "equal", "sequential")
     for hoist in (True, False)
     for overlap in (True, False)
 }
-SHAPE = {"window": 3, "hidden": 8, "epochs": 2, "groups": 5, "stack": 2, "threads": 1, "val": 0.2, "lr": 0.01, "optimizer": "sgd", "checkpoint_seconds": 0.0}
+SHAPE = {
+    "window": 3,
+    "hidden": 8,
+    "epochs": 2,
+    "groups": 5,
+    "stack": 2,
+    "threads": 1,
+    "val": 0.2,
+    "lr": 0.01,
+    "optimizer": "sgd",
+    "checkpoint_seconds": 0.0,
+}
 
 
 def sequence():

@@ -44,7 +44,7 @@ class Classes:
 
     def __call__(self, x: Tensor, work: Callable[[Tensor], Tensor]) -> Tensor:
         """A sum: done as "graph", forward and back, between operators that are "dense"."""
-        out: Tensor = _Switch.apply(work(_Switch.apply(x, self, "graph", "dense")), self, "dense", "graph")
+        out: Tensor = _Switch.apply(work(_Switch.apply(x, self, "graph", "dense")), self, "dense", "graph")  # type: ignore[no-untyped-call]
         return out
 
 

@@ -45,4 +45,5 @@ def linear_weights(windows: Windows) -> Tensor:  # -> [window + 1, horizon]
         weight = counts.flatten(0, 1)[:, :1].double()
         gram += read.t() @ (read * weight)
         moment += read.t() @ (values.flatten(0, 1).double() * weight)
-    return torch.linalg.lstsq(gram, moment, driver="gelsd").solution
+    weights: Tensor = torch.linalg.lstsq(gram, moment, driver="gelsd").solution
+    return weights

@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.train.options import RunOptions, option
 
-Model = Literal["tgcn", "a3tgcn", "lrgcn", "gconvgru", "gclstm", "mpnnlstm", "wdgcn", "cdgcn", "evolvegcno", "evolvegcnh"]
+ModelName = Literal["tgcn", "a3tgcn", "lrgcn", "gconvgru", "gclstm", "mpnnlstm", "wdgcn", "cdgcn", "evolvegcno", "evolvegcnh"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class SnapshotOptions(RunOptions):
 
     epochs: int = option(50, "passes over the training groups")
     lr: float = option(0.01, "learning rate")
-    model: Model = option("tgcn", "recurrent cell")
+    model: ModelName = option("tgcn", "recurrent cell")
     hidden: int = option(32, "width of a node's state")
     terms: int = option(2, "terms of Chebyshev filters (gconvgru, gclstm)")
     dropout: float = option(0.0, "share of values that are dropped (mpnnlstm)")
