@@ -7,8 +7,6 @@ from typing import Literal
 
 from headrace.train.options import RunOptions, option
 
-ModelName = Literal["tgcn", "a3tgcn", "lrgcn", "gconvgru", "gclstm", "mpnnlstm", "wdgcn", "cdgcn", "evolvegcno", "evolvegcnh"]
-
 
 @dataclass(frozen=True)
 class SnapshotOptions(RunOptions):
@@ -16,7 +14,9 @@ class SnapshotOptions(RunOptions):
 
     epochs: int = option(50, "passes over the training groups")
     lr: float = option(0.01, "learning rate")
-    model: ModelName = option("tgcn", "recurrent cell")
+    model: Literal["tgcn", "a3tgcn", "lrgcn", "gconvgru", "gclstm", "mpnnlstm", "wdgcn", "cdgcn", "evolvegcno", "evolvegcnh"] = (
+        option("tgcn", "recurrent cell")
+    )
     hidden: int = option(32, "width of a node's state")
     terms: int = option(2, "terms of Chebyshev filters (gconvgru, gclstm)")
     dropout: float = option(0.0, "share of values that are dropped (mpnnlstm)")
