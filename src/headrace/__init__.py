@@ -11,8 +11,8 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 # Torch asks for huge pages for its large CPU tensors if told to: 512 times fewer page faults. It reads this at its first tensor.
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, store, temporal, train
-from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, generate, load, reorder
+from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, snapshots, store, temporal, train
+from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, Snapshots, generate, load, reorder
 from headrace.graph import open_dataset as open
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __all__ = [
     "EventStream",
     "Graph",
     "HeteroGraph",
+    "Snapshots",
     "cluster",
     "generate",
     "kernels",
@@ -34,6 +35,7 @@ __all__ = [
     "ranks",
     "reorder",
     "sample",
+    "snapshots",
     "store",
     "temporal",
     "train",

@@ -5,6 +5,7 @@ from headrace.graph.dataset import Dataset, open_dataset
 from headrace.graph.graph import Graph
 from headrace.graph.hetero import EdgeType, HeteroGraph, Relation
 from headrace.graph.known.load import load
+from headrace.graph.snapshots import Snapshot, Snapshots
 from headrace.graph.stream import EventSplits, EventStream
 from headrace.graph.topology.rows import RowRange
 
@@ -17,6 +18,8 @@ __all__ = [
     "HeteroGraph",
     "Relation",
     "RowRange",
+    "Snapshot",
+    "Snapshots",
     "generate",
     "load",
     "open_dataset",

@@ -17,6 +17,8 @@ from headrace.train.nodes.options import NodeOptions
 from headrace.train.options import LoopOptions, RunOptions
 from headrace.train.recipe import Recipe, Step
 from headrace.train.run import Run
+from headrace.train.snapshots.options import SnapshotOptions
+from headrace.train.snapshots.snapshot import SnapshotResult, snapshot
 from headrace.train.watching.clock import Clock
 from headrace.train.watching.watch import StepEvent, Watcher
 
@@ -38,6 +40,8 @@ __all__ = [
     "Run",
     "RunOptions",
     "Setup",
+    "SnapshotOptions",
+    "SnapshotResult",
     "Step",
     "StepEvent",
     "TemporalOptions",
@@ -51,5 +55,6 @@ __all__ = [
     "neighbors",
     "node",
     "rank",
+    "snapshot",
     "temporal",
 ]

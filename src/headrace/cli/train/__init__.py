@@ -4,6 +4,7 @@ import typer
 
 from headrace.cli.train.link import link
 from headrace.cli.train.node import node, run_node
+from headrace.cli.train.snapshot import snapshot
 from headrace.cli.train.task import DATASET, make_watcher, short_name
 from headrace.cli.train.temporal import temporal
 
@@ -13,3 +14,4 @@ train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
 train.command("node")(node)
 train.command("link")(link)
 train.command("temporal")(temporal)
+train.command("snapshot")(snapshot)

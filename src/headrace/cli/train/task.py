@@ -20,7 +20,7 @@ from headrace.cli.shown.results import show_result
 from headrace.cli.torchrun import is_first, leave, on_all, told_by_first
 from headrace.cluster import Part, is_partition
 from headrace.graph import Dataset
-from headrace.graph.known.named import named
+from headrace.graph.known.named import named, named_snapshots
 from headrace.plan import PlannedLink
 from headrace.ranks import Ranks, join
 from headrace.train import CheckpointError, Run, Watcher
@@ -34,8 +34,10 @@ DATASET = "a dataset directory, a known name (cora), or generate:products,scale=
 _CHECKPOINTS = [f"{place}{file}" for place in ("", "repeat-*/") for file in ("checkpoints/last.pt", "rows/extra.*.bin")]
 
 
-def _opened(dataset: str, task: str, ranks: Ranks) -> Any:
-    """The dataset, or this rank's part of it."""
+def _opened(dataset: str, task: str, ranks: Ranks, options: Any) -> Any:
+    """The dataset, or this rank's part of it; or its snapshots."""
+    if task == "snapshot":
+        return named_snapshots(dataset, every=options.every or None)
     if task == "node" and is_partition(dataset):
         return Part.open(dataset, ranks.rank, verify="small")
     return named(dataset)
@@ -70,8 +72,8 @@ def train_task(
             place, values = told_by_first(ranks, begin)
             if values is not None:
                 options = from_plain(kind, _for_ranks(values, ranks) | chosen)
-            opened: list[Dataset] = []
-            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks)))
+            opened: list[Any] = []
+            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks, options)))
             more = {}
             if planned is not None:
                 plan = planned(opened[0], chosen, place)
