@@ -133,7 +133,7 @@ class Snapshots:
         >>> import headrace as hr
         >>> data = hr.generate.snapshots(nodes=100, edges=400, steps=10, features=4)
         >>> len(data), data[0].x.shape
-        (10, torch.Size([100, 4]))
+        (10, torch.Size([91, 4]))
         """
         if isinstance(data, cls):
             return data

@@ -76,7 +76,6 @@ class EventBatches:
         assert graph.edge_id is not None
         # By places in the stream in place of times: "before event n" is what both rules of visibility come to.
         ordered = Graph(graph.indptr, graph.indices, time=graph.edge_id, edge_id=graph.edge_id)
-        graph.derived("in order of events", lambda: ordered)
         self.samplers = [NeighborSampler(ordered, [fanout], temporal="last", threads=threads) for fanout in neighbors]
         self._latest = NeighborSampler(ordered, [1], temporal="last", threads=threads)
 

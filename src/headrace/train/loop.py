@@ -248,6 +248,7 @@ class Trainer:
         self.recipe.assemble()
         self._check_weights(dict(self.recipe.weights()))
         training, throughput = sums.seconds, sums.throughput()
+        state.train_seconds += training
         facts, stages = self.recipe.facts(), self.recipe.stages()
         last = state.epoch + 1 == options.epochs
         every = options.validate_every
@@ -304,6 +305,7 @@ class Trainer:
         end = {
             "reason": "early stop" if state.stopped else "finished",
             "seconds": self._resumed_seconds + perf_counter() - self._begin,
+            "train_seconds": state.train_seconds,
             "best_epoch": state.best_epoch if at_best else state.epoch - 1,
             **split_scores(recipe.measures, splits),
             **recipe.finish(self.run),

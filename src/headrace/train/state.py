@@ -21,6 +21,7 @@ class State:
     batch: int = 0  # batches of the epoch that are done
     step: int = 0  # batches of all epochs that are done
     seconds: float = 0.0
+    train_seconds: float = 0.0  # of whole epochs, without validation
     best: dict[str, float] | None = None  # values of the measures
     last: dict[str, float] | None = None
     best_epoch: int = -1

@@ -96,11 +96,9 @@ def temporal(
     ends, recipe = fit(make, swept, header=_header(stream, spec, options.epochs), out=out, resume=resume, watcher=watcher)
     path = None if out is None else Path(out)
     seconds = sum(end["seconds"] for end in ends)
-    trained = sum(end.get("training_seconds", 0.0) for end in ends)
+    trained = sum(end["train_seconds"] for end in ends)
     events = splits.train * j * k * swept.epochs * len(ends)
-    result = TemporalResult(
-        _test(ends), _spread(ends, "val"), events / trained if trained else events / seconds, seconds, recipe.model.eval(), path
-    )
+    result = TemporalResult(_test(ends), _spread(ends, "val"), events / trained, seconds, recipe.model.eval(), path)
     if out is not None:
         Run(out).save_result(result.summary())
     return result

@@ -35,6 +35,8 @@ class TemporalOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_parallel(self.parallel)
+        if self.device.partition(":")[0] != "cpu":
+            raise ValueError(f"event streams are trained on a CPU as yet, not on {self.device}: leave device out")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 

@@ -48,6 +48,8 @@ class SnapshotOptions(RunOptions):
             raise ValueError(f"dropout must be below 1, not {self.dropout}")
         if self.overlap and self.dropout:
             raise ValueError("overlap runs groups side by side, and dropout draws for one after the other: leave out one of them")
+        if self.device.partition(":")[0] != "cpu":
+            raise ValueError(f"snapshots are trained on a CPU as yet, not on {self.device}: leave device out")
         if self.accumulate not in (0, self.batches_per_step):
             raise ValueError(f"a step is of groups: set groups, not accumulate ({self.accumulate})")
 

@@ -58,7 +58,7 @@ def snapshot(
     Under torchrun groups are dealt to ranks by `options.strategy`: every strategy and every number of ranks gives the same bits.
 
     >>> import headrace as hr
-    >>> data = hr.generate.snapshots(nodes=60, edges=240, steps=40, features=2)
+    >>> data = hr.generate.snapshots(nodes=60, edges=240, steps=60, features=2)
     >>> options = hr.train.SnapshotOptions(window=4, hidden=8, epochs=2, groups=8)
     >>> result = hr.train.snapshot(data, options)
     >>> sorted(result.baselines)
