@@ -108,3 +108,20 @@ def test_a_captured_run_that_was_interrupted_has_the_bits_of_one_that_was_not(da
     resumed = hr.train.node(stored, options, out=tmp_path / "cut", resume=True)
     for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_run_too_short_to_be_recorded_stays_so_when_it_is_extended(data, tmp_path):
+    class Notes(hr.train.Watcher):
+        said = ""
+
+        def note(self, text):
+            self.said += text
+
+    small = {"hidden": 32, "fanout": (5, 4), "batch_size": 2000, "device": "cuda"}
+    notes = Notes()
+    hr.train.node(data, hr.train.NodeOptions(**small, epochs=2), out=tmp_path / "run", watcher=notes)
+    assert "steps are not recorded (capture auto" in notes.said
+    extended = hr.train.node(data, hr.train.NodeOptions(**small, epochs=10), out=tmp_path / "run", resume=True)
+    plain = hr.train.node(data, hr.train.NodeOptions(**small, epochs=10, capture="never"))
+    for a, b in zip(extended.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(a, b)

@@ -6,10 +6,10 @@ import pytest
 
 import headrace as hr
 from headrace.train import NodeOptions, Watcher
-from headrace.train.loop import Stopped
+from headrace.train.interrupt import Stopped
 from headrace.train.nodes import spending
 
-OPTIONS = dict(hidden=8, layers=2, epochs=6, full_batch=True, flow="pipe", intervals=3, optimizer="sgd", seed=1)
+OPTIONS = {"hidden": 8, "layers": 2, "epochs": 6, "full_batch": True, "flow": "pipe", "intervals": 3, "optimizer": "sgd", "seed": 1}
 
 
 def test_a_spent_budget_stops_at_a_checkpoint_that_resumes_to_the_same_bits(tmp_path: Path) -> None:
@@ -30,5 +30,5 @@ def test_what_a_run_has_cost_counts_after_it_is_resumed() -> None:
 
 
 def test_a_budget_needs_flow() -> None:
-    with pytest.raises(ValueError, match="budget 1.0 is of training by tasks"):
+    with pytest.raises(ValueError, match=r"budget 1\.0 is of training by tasks"):
         NodeOptions(full_batch=True, budget=1.0)

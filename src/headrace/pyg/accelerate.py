@@ -15,6 +15,7 @@ from headrace.pyg.layer import Fast
 from headrace.pyg.rgcn import RGCNConv
 from headrace.pyg.sage import GraphConv, SAGEConv
 from headrace.pyg.transformer import TransformerConv
+from headrace.pyg.trim import sees_all_rows
 
 LAYERS: tuple[Any, ...] = (SAGEConv, GCNConv, GINConv, GINEConv, GATConv, GATv2Conv, TransformerConv, RGCNConv, GraphConv)
 _OURS = {layer.pyg: layer for layer in LAYERS}
@@ -33,8 +34,8 @@ class Layer:
 class Accelerated:
     """What `accelerate` did to a model: `changed` and `kept` list its layers; `restore` undoes it."""
 
-    def __init__(self, model: nn.Module, layers: list[Layer], swapped: list[Any]) -> None:
-        self.model, self.layers, self._swapped = model, tuple(layers), swapped
+    def __init__(self, model: nn.Module, layers: list[Layer], swapped: list[Any], trim: bool = False) -> None:
+        self.model, self.layers, self._swapped, self.trim = model, tuple(layers), swapped, trim
 
     @property
     def changed(self) -> tuple[Layer, ...]:
@@ -49,11 +50,12 @@ class Accelerated:
     def restore(self) -> None:
         """Make the changed layers PyG's own again."""
         for layer in self._swapped:
+            layer.__dict__.pop("trims", None)
             layer.__class__ = layer.pyg
         self._swapped.clear()
 
     def __repr__(self) -> str:
-        head = f"Accelerated({len(self.changed)} of {len(self.layers)} message-passing layers)"
+        head = f"Accelerated({len(self.changed)} of {len(self.layers)} message-passing layers{', trimmed' * self.trim})"
         if not self.layers:
             return f"{head}: the model has none"
         names, kinds = max(len(layer.name) for layer in self.layers), max(len(layer.kind) for layer in self.layers)
@@ -64,11 +66,16 @@ class Accelerated:
         return "\n".join([head, *lines])
 
 
-def accelerate(model: nn.Module) -> Accelerated:
+def accelerate(model: nn.Module, *, trim: bool = False) -> Accelerated:
     """Let PyG's layers in `model` sum over neighbors with Headrace's kernels; all else about them stays PyG's.
 
     Only the class of a layer changes, so that its weights, hooks, optimizers and checkpoints stay valid. What is returned says
     which layers changed and why others did not. Sizes that are not known yet (`in_channels=-1`) may stay so.
+
+    trim: on batches of our loaders, compute in each layer only the rows that a seed still depends on: the output has rows for the
+        seeds, to which they are equal, and none behind them (`out[:batch.batch_size]` is the same). Other inputs, such as a whole
+        graph, are computed whole. A model that would notice the missing rows is refused with a ValueError, as far as can be seen
+        from its modules: norms over nodes, `JumpingKnowledge`, layers that are not accelerated, types of nodes.
 
     >>> import torch_geometric.nn as pyg
     >>> from headrace.pyg import accelerate
@@ -79,6 +86,8 @@ def accelerate(model: nn.Module) -> Accelerated:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"accelerate takes a torch.nn.Module, not {type(model).__name__}")
+    if trim and (reason := untrimmable(model)) is not None:
+        raise ValueError(f"trim=True leaves out rows of a batch that no seed depends on, but {reason}: accelerate without trim")
     layers: list[Layer] = []
     swapped: list[Any] = []
     for name, module in model.named_modules():
@@ -88,8 +97,22 @@ def accelerate(model: nn.Module) -> Accelerated:
         if reason is None:
             module.__class__ = _OURS[type(module)]
             swapped.append(module)
+        if isinstance(module, Fast):
+            module.trims = trim
         layers.append(Layer(name or "(model)", type(module).__name__, reason is None, reason or ""))
-    return Accelerated(model, layers, swapped)
+    return Accelerated(model, layers, swapped, trim)
+
+
+def untrimmable(model: nn.Module) -> str | None:
+    """Why rows cannot be left out between the layers of a model, or None."""
+    for name, module in model.named_modules():
+        if isinstance(module, Fast):
+            reason = module.refusal(module)
+        else:
+            reason = _reason(module) if isinstance(module, MessagePassing) else sees_all_rows(module)
+        if reason is not None:
+            return f"{name or 'the model'} ({type(module).__name__}) needs them: {reason}"
+    return None
 
 
 def _reason(module: Any) -> str | None:

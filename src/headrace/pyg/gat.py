@@ -13,7 +13,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 from headrace.graph.topology.edge_rows import EdgeRows, rows_of
 from headrace.kernels import seed_for
 from headrace.pyg.attention import attended, attended_pairs, dropped, head_sums, row_softmax
-from headrace.pyg.layer import Fast
+from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.linear import linear, mapped, weights_of
 from headrace.pyg.sums import take_sources, take_targets
 
@@ -39,7 +39,7 @@ class _Attention(Fast):
         rows = self.rows_for(edge_index, source, own, size)
         if rows is None or (self.add_self_loops and rows.num_dst > rows.num_src):
             return None, source, own
-        return rows.whole(), source, own
+        return rows.whole(), source, own_rows(own, rows)
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.out_channels)
@@ -53,6 +53,7 @@ class _Attention(Fast):
         """Rows and attributes after what `add_self_loops` does to both; the rows are sorted once."""
         if not self.add_self_loops:
             return rows, rows.of_edges(edge_attr)
+        edge_index, edge_attr = edge_index[:, : len(rows.indices)], edge_attr[: len(rows.indices)]  # fewer if rows were trimmed
         loops: dict[str, Any] = {"fill_value": self.fill_value, "num_nodes": rows.num_dst}  # type: ignore[attr-defined]
         others, attributes = remove_self_loops(edge_index, edge_attr)
         looped, attributes = add_self_loops(others, attributes, **loops)
@@ -89,7 +90,8 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
             return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
         if self.lin is not None:
             sources = self._heads(mapped(self.lin, source))
-            targets = sources if own is source else self._heads(mapped(self.lin, own))
+            alike = own is source or isinstance(x, Tensor)
+            targets = sources[: rows.num_dst] if alike else self._heads(mapped(self.lin, own))
         else:
             sources, targets = self._heads(mapped(self.lin_src, source)), self._heads(mapped(self.lin_dst, own))
         by = self._scores(self.lin if self.lin is not None else self.lin_src, source, sources, self.att_src)
@@ -130,7 +132,8 @@ class GATv2Conv(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
         if rows is None:
             return super().forward(x, edge_index, edge_attr, return_attention_weights)
         sources = self._heads(mapped(self.lin_l, source))
-        targets = sources if self.share_weights and own is source else self._heads(mapped(self.lin_r, own))
+        shared = self.share_weights and (own is source or isinstance(x, Tensor))
+        targets = sources[: rows.num_dst] if shared else self._heads(mapped(self.lin_r, own))
         if edge_attr is None:
             out = attended_pairs(sources, targets, self.att[0], rows, **self._how(sources))
             out = out.to(torch.promote_types(sources.dtype, self.att.dtype))

@@ -10,9 +10,9 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from headrace.graph.topology.edge_rows import EdgeRows
+from headrace.graph.topology.edge_rows import EdgeRows, carried
 from headrace.nn.order import gradient_of, transform_first
-from headrace.pyg.layer import Fast
+from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.linear import linear, mapped, weights_of
 from headrace.pyg.sage import is_weight
 from headrace.pyg.sums import weighted_sum
@@ -37,7 +37,12 @@ class GCNConv(Fast, pyg.GCNConv):  # type: ignore[misc]
             out = super().forward(x, edge_index, edge_weight)
             return out
         rows = rows.whole()
-        norm = self._norm(rows, edge_weight, torch.float64 if x.dtype == torch.float64 else torch.float32)
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        sampled = carried(edge_index) if rows.num_dst < rows.num_src else None
+        if sampled is None:
+            norm = self._norm(rows, edge_weight, dtype)
+        else:  # rows were trimmed, and norms are of all edges of the batch, as without
+            norm = self._norm(sampled.whole(), edge_weight, dtype).cut(rows)
         parts = weights_of(self.lin, x)
         if parts is None or transform_first(rows, *parts[0].shape[::-1], gradient=gradient_of(x)):
             out = norm.sum(mapped(self.lin, x), rows)
@@ -70,13 +75,20 @@ class Norm:
     """Factors of a sum: of its entries, or of its sources and results; and of each target's own row, added to it."""
 
     weight: Tensor | None = None  # [edges]
-    scale: Tensor | None = None  # [nodes], of sources and results
+    scale: Tensor | None = None  # [nodes], of sources
+    row_scale: Tensor | None = None  # [nodes], of results
     own: Tensor | None = None  # [nodes]
 
     def sum(self, x: Tensor, rows: EdgeRows) -> Tensor:
         """The weighted sum over neighbors and oneself.  # [nodes, d] -> [nodes, d]"""
-        out = weighted_sum(x, rows, weight=self.weight, scale=self.scale, row_scale=self.scale)
-        return out if self.own is None else torch.addcmul(out, x, self.own.to(x.dtype).unsqueeze(1))
+        out = weighted_sum(x, rows, weight=self.weight, scale=self.scale, row_scale=self.row_scale)
+        return out if self.own is None else torch.addcmul(out, own_rows(x, rows), self.own.to(x.dtype).unsqueeze(1))
+
+    def cut(self, rows: EdgeRows) -> Norm:
+        """Those of the first rows alone, whose entries come first too."""
+        lengths = len(rows.indices), rows.num_src, rows.num_dst, rows.num_dst
+        parts = self.weight, self.scale, self.row_scale, self.own
+        return Norm(*(None if part is None else part[:length] for part, length in zip(parts, lengths, strict=True)))
 
 
 def _folded(rows: EdgeRows, loop: bool, dtype: torch.dtype) -> Norm:
@@ -84,10 +96,11 @@ def _folded(rows: EdgeRows, loop: bool, dtype: torch.dtype) -> Norm:
     the one that would be added; it is summed with the other entries, and the own row makes up for the difference."""
     degrees = rows.degrees().to(dtype)
     if not loop:
-        return Norm(scale=_inverse_root(degrees))
+        root = _inverse_root(degrees)
+        return Norm(scale=root, row_scale=root)
     loops = torch.zeros_like(degrees).index_add_(0, rows.targets(), (rows.sources() == rows.targets()).to(dtype))
     root = _inverse_root(degrees - loops + 1)
-    return Norm(scale=root, own=(1 - loops) * root * root)
+    return Norm(scale=root, row_scale=root, own=(1 - loops) * root * root)
 
 
 def _weighted(rows: EdgeRows, weight: Tensor, loop: float) -> Norm:

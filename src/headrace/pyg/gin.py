@@ -8,7 +8,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor
 
-from headrace.pyg.layer import Fast
+from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.linear import mapped
 from headrace.pyg.sums import edgewise, inverse_degrees, reduced, segment_sum, take_sources
 
@@ -26,7 +26,7 @@ class GINConv(Fast, pyg.GINConv):  # type: ignore[misc]
         if rows is None:
             out = super().forward(x, edge_index, size)
             return out
-        out = self.nn(with_own(reduced(source, rows.whole(), self.aggr), own, self.eps))
+        out = self.nn(with_own(reduced(source, rows.whole(), self.aggr), own_rows(own, rows), self.eps))
         return out
 
 
@@ -46,11 +46,12 @@ class GINEConv(Fast, pyg.GINEConv):  # type: ignore[misc]
             out = super().forward(x, edge_index, edge_attr, size)
             return out
         rows = edgewise(rows.whole())
+        edge_attr = edge_attr[: len(rows.indices)]  # of all edges, unless rows were trimmed
         attributes = edge_attr if self.lin is None else mapped(self.lin, edge_attr)
         out = segment_sum((take_sources(source, rows) + attributes).relu_(), rows)
         if self.aggr == "mean":
             out = out * inverse_degrees(rows, out.dtype).to(out.dtype).unsqueeze(1)
-        out = self.nn(with_own(out, own, self.eps))
+        out = self.nn(with_own(out, own_rows(own, rows), self.eps))
         return out
 
     def _fits(self, edge_attr: Tensor, edge_index: Tensor, source: Tensor) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from headrace.graph.topology.edge_rows import EdgeRows, rows_of
+from headrace.graph.topology.edge_rows import EdgeRows, carried, rows_of
 
 _STEPS = ("propagate", "message", "aggregate", "update", "message_and_aggregate", "edge_update", "edge_updater", "explain_message")
 _HOOKS = tuple(
@@ -39,6 +39,7 @@ class Fast:
     # that are sorted for one pass, `bench pyg` repeats it.
     least: ClassVar[int] = 1 << 19
     least_on_gpu: ClassVar[int] = 1 << 27  # measured on an H200: below it what PyG launches takes less time than a sort and ours
+    trims = False  # whether rows that no seed can reach are left out (`accelerate(model, trim=True)`)
     flow: str
     node_dim: int
     aggr: Any
@@ -64,6 +65,10 @@ class Fast:
             return None
         if type(edge_index) is not Tensor or edge_index.dim() != 2 or edge_index.shape[0] != 2 or not _plain_rows(source):
             return None
+        if self.trims and own is source and self.flow == "source_to_target":
+            sampled = carried(edge_index)
+            if sampled is not None and sampled.hops:
+                return self._trimmed(sampled, source)
         if edge_index.shape[1] * source.shape[-1] < (self.least_on_gpu if source.is_cuda else self.least):
             return None
         if source.is_cuda and self.aggr == "max":  # its gradient reads every message, which PyG's has at hand
@@ -80,6 +85,21 @@ class Fast:
         if size is not None and (size[0] not in (None, num_src) or size[1] not in (None, num_dst)):
             return None
         return rows_of(edge_index, num_src, num_dst, flipped=flipped) if self._is_usual() else None
+
+    def _trimmed(self, sampled: EdgeRows, source: Tensor) -> EdgeRows | None:
+        """Of a sampled batch, the rows whose neighbors' features are all there: each layer has a hop less than the one before."""
+        usual = self._is_usual() and _supported(source.device) and sampled.indptr.device == source.device
+        rows = sampled.within(len(source)) if usual else None
+        if rows is None and len(source) < sampled.num_src:
+            hops = len(sampled.hops) - 1
+            reason = (
+                f"the batch has {hops} hops, and this is layer {hops + 1}" if usual else "it has hooks, or is explained or traced"
+            )
+            raise ValueError(
+                f"{type(self).__name__} was given the first {len(source)} of {sampled.num_src} nodes of a batch and cannot go on: "
+                f"{reason}; call accelerate(model) without trim"
+            )
+        return rows
 
     def _is_usual(self) -> bool:
         if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():  # type: ignore[attr-defined, no-untyped-call]
@@ -138,6 +158,11 @@ def _has_pyg_steps(cls: Any) -> bool:
     if any(getattr(cls, step, None) is not getattr(cls.pyg, step, None) for step in _STEPS[1:-1] if step != "edge_updater"):
         return False
     return not any("propagate" in vars(base) for base in cls.__mro__[: cls.__mro__.index(cls.pyg)])
+
+
+def own_rows(own: Any, rows: EdgeRows) -> Any:
+    """The targets' features: the first of the sources' where rows were trimmed."""
+    return own if own is None or len(own) == rows.num_dst else own[: rows.num_dst]
 
 
 def _plain_rows(x: Any) -> bool:

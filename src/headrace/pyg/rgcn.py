@@ -11,7 +11,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 
 from headrace.graph.topology.edge_rows import EdgeRows
-from headrace.pyg.layer import Fast
+from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.sums import reduced, weighted_sum
 
 
@@ -50,7 +50,7 @@ class RGCNConv(Fast, pyg.RGCNConv):  # type: ignore[misc]
         summed = reduced(source, pairs.sums, self.aggr)
         out = weighted_sum(self._mapped(summed, pairs), pairs.together)
         if self.root is not None:
-            out = out + own @ self.root
+            out = out + own_rows(own, rows) @ self.root
         return out if self.bias is None else out + self.bias
 
     def _fits(self, source: Tensor, own: Tensor) -> bool:

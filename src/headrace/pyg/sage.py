@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.nn.order import gradient_of, step_cost
-from headrace.pyg.layer import Fast
+from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.linear import linear, mapped, two_maps, weights_of
 from headrace.pyg.sums import padded, reduced
 
@@ -30,7 +30,7 @@ class SAGEConv(Fast, pyg.SAGEConv):  # type: ignore[misc]
         if self.project and hasattr(self, "lin"):
             source = mapped(self.lin, source).relu()
         root = self.lin_r if self.root_weight and own is not None else None
-        out = combined(source, own, rows, self.aggr, neighbors=self.lin_l, root=root)
+        out = combined(source, own_rows(own, rows), rows, self.aggr, neighbors=self.lin_l, root=root)
         return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
 
 
@@ -48,7 +48,7 @@ class GraphConv(Fast, pyg.GraphConv):  # type: ignore[misc]
             return fallback
         weight = None if edge_weight is None else rows.of_edges(edge_weight.reshape(-1))
         root = self.lin_root if own is not None else None
-        return combined(source, own, rows, self.aggr, neighbors=self.lin_rel, root=root, weight=weight)
+        return combined(source, own_rows(own, rows), rows, self.aggr, neighbors=self.lin_rel, root=root, weight=weight)
 
 
 def is_weight(weight: Any, edge_index: Any, x: Any) -> bool:

@@ -233,7 +233,7 @@ def _in_edge_order(rows: EdgeRows) -> EdgeRows:
     places = rows.permutation.long()
     ends = {"targets": rows.targets(), "sources": rows.sources()}
     known: dict[str, Any] = {name: torch.empty_like(ids).index_copy_(0, places, ids) for name, ids in ends.items()}
-    return EdgeRows(rows.indptr, rows.indices, rows.num_src, rows.num_dst, None, 0, {**known, "entries": rows.permutation})
+    return EdgeRows(rows.indptr, rows.indices, rows.num_src, rows.num_dst, _derived={**known, "entries": rows.permutation})
 
 
 def entries(rows: EdgeRows) -> Tensor:

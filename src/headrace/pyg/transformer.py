@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace.graph.topology.edge_rows import EdgeRows
 from headrace.pyg.attention import dropped, head_dots, head_sums, row_softmax
-from headrace.pyg.layer import Fast
+from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.linear import mapped
 from headrace.pyg.sums import segment_sum, take_targets
 
@@ -30,6 +30,7 @@ class TransformerConv(Fast, pyg.TransformerConv):  # type: ignore[misc]
         rows = self.rows_for(edge_index, source, own) if usual else None
         if rows is None or torch.is_autocast_enabled(source.device.type):
             return super().forward(x, edge_index, edge_attr, return_attention_weights)
+        own = own_rows(own, rows)
         out = self._attended(source, own, rows.whole(), edge_attr)
         out = out.reshape(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
         if not self.root_weight:

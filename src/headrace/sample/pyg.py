@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -70,7 +71,8 @@ def sampler_output(sample: Sample, pool: BufferPool, *, metadata: Any = None) ->
     in_memory = sample.device.type == "cpu"
     row, col = sample.edge_index(out=pool.empty((2, sample.num_edges), torch.int64) if in_memory else None)
     nodes = sample.nodes.numel()
-    carry(row, EdgeRows(sample.indptr, sample.indices, nodes, nodes))
+    hops = tuple(accumulate(sample.num_sampled_nodes))
+    carry(row, EdgeRows(sample.indptr, sample.indices, nodes, nodes, hops=hops))
     return SamplerOutput(
         node=wide(sample.nodes),
         row=row,

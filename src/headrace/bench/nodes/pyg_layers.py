@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -161,24 +163,27 @@ def _layer_row(setting: Setting, name: str, conv: Any, edges: _Edges, bandwidth:
 
 
 def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device: torch.device, products: float) -> list[Row]:
-    """A sampled batch from our loader, as PyG's examples write the step, and with its `trim_to_layer`."""
-    from headrace.graph.topology.edge_rows import EdgeRows, carried, carry
+    """A sampled batch from our loader, as PyG's examples write the step, ours whole and with `trim`, and with `trim_to_layer`."""
+    from headrace.graph.topology.edge_rows import carried, carry
     from headrace.pyg import accelerate
 
     batch = _batch(setting, data, [15, 10, 5])
     kept = carried(batch.edge_index)
     batch = batch.to(device)
+    if kept is not None and device != CPU:  # as a loader on the device leaves it
+        kept = dataclasses.replace(kept, indptr=kept.indptr.to(device), indices=kept.indices.to(device))
     theirs = model.to(device).train()
-    ours = copy.deepcopy(theirs)
-    accelerate(ours)
     sizes = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
     rows = []
-    for trimmed in (False, True):
-        setting.progress(f"{name}{', trimmed' * trimmed}")
+    for how in ("", ", trim=True", ", trim_to_layer"):
+        setting.progress(f"{name}{how}")
+        trimmed = how == ", trim_to_layer"
+        ours = copy.deepcopy(theirs)
+        accelerate(ours, trim=how == ", trim=True")
 
         def step(model: Any, trimmed: bool = trimmed) -> Tensor:
-            if kept is not None and device == CPU:  # as if the batch had just come: nothing is known of it but its rows
-                carry(batch.edge_index, EdgeRows(kept.indptr, kept.indices, kept.num_src, kept.num_dst))
+            if kept is not None:  # as if the batch had just come: nothing is known of it but its rows
+                carry(batch.edge_index, dataclasses.replace(kept, _derived={}))
             model.zero_grad(set_to_none=True)
             out = model(batch.x, batch.edge_index, **(sizes if trimmed else {}))[: batch.batch_size]
             loss = F.cross_entropy(out, batch.y[: batch.batch_size].long())
@@ -189,8 +194,8 @@ def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device
         with _flop_counted(theirs) as flop:
             results = [step(theirs), *(p.grad for p in theirs.parameters())]
         _check(name, results, [step(ours), *(p.grad for p in ours.parameters())])
-        seconds = time_in_turn({"ours": lambda: step(ours), "PyG": lambda: step(theirs)}, repeats=setting.repeats)
-        case = f"{name}, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges{', trimmed' * trimmed}, {setting.threads_named}"
+        seconds = time_in_turn({"ours": partial(step, ours), "PyG": partial(step, theirs)}, repeats=setting.repeats)
+        case = f"{name}, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges{how}, {setting.threads_named}"
         limit = sum(flop) / products
         rows.append(Row(case, "forward, loss and backward", "s", seconds["ours"], {"PyG": seconds["PyG"]}, limit))
     return rows

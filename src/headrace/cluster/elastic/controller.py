@@ -29,8 +29,8 @@ class Controller(Generic[K]):
     patience: after which a task is launched again, by default with the executor's floor. The first result counts, whichever call
     it is of; an error of a call that was given up does not.
     failures: a task that fails so often by the same kind of error ends the run, see `next_result`.
-    rest: seconds before a task that failed is launched again, four times as long after each failure: a network that is cut for a
-    moment ends no run.
+    rest: seconds before a task that failed is launched again, four times as long if it failed alike before: a network cut for
+    a moment ends no run.
     batch: how many small tasks make one call; they wait for one another up to `linger` seconds.
     log: is called with a `CallRecord` of every call, before its results are handed out.
     observe: is called with the steps LAUNCHED, RETURNED, ACCEPTED and RETIRED of every task, on the thread that makes the step.
@@ -215,7 +215,7 @@ class Controller(Generic[K]):
             self._ready.extend(accepted)
             self._changed.notify_all()
             for task in again:
-                task.rests_until = time.monotonic() + self._rest * 4.0 ** (sum(task.failures.values()) - 1)
+                task.rests_until = time.monotonic() + self._rest * 4.0 ** (max(task.failures.values()) - 1)
             self._resting += again
 
     def _may_try_again(self, task: Pending[K], error: TaskError) -> bool:

@@ -174,9 +174,8 @@ class Server:
         options |= {"task": str(task), "model": self._config, "layer": task.layer, "training": training}
         if task.direction == Direction.TURN:
             arrays |= self.labels.of(*self.at.range_of(task.interval))
-        return pack_task(
-            _OPERATIONS[task.direction], options, self._referred(task, arrays), objects=self.shelf and self.shelf.objects
-        )
+        objects = None if self.shelf is None else self.shelf.objects
+        return pack_task(_OPERATIONS[task.direction], options, self._referred(task, arrays), objects=objects)
 
     def _referred(self, task: Task, arrays: Mapping[str, Tensor]) -> dict[str, Tensor | Reference]:
         """The arrays of a task, those that lie on the shelf by reference: weights, and for threads also what never changes."""

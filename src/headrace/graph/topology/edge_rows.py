@@ -24,6 +24,7 @@ class EdgeRows:
     """Row i lists the sources of the edges into target i. Targets past the last row have no edges.
 
     `permutation` holds the position of every entry in the `edge_index`; None says that entries stand in its order.
+    `hops` are the nodes of a sample up to each hop, the seeds first: rows of the nodes up to one read those up to the next.
     """
 
     indptr: Tensor  # int64, [rows + 1]; rows are at most num_dst
@@ -32,6 +33,7 @@ class EdgeRows:
     num_dst: int
     permutation: Tensor | None = None
     first: int = 0
+    hops: tuple[int, ...] = ()
     _derived: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -78,6 +80,11 @@ class EdgeRows:
             heads[rows] = self._cut(rows)
         return heads[rows]
 
+    def within(self, sources: int) -> EdgeRows | None:
+        """Of a sample, the rows up to the last hop that reads only the first `sources` nodes; None where not even the seeds' do."""
+        last = sum(reach <= sources for reach in self.hops[1:]) - 1
+        return None if last < 0 else self.derived(f"within {sources}", lambda: self._cut(self.hops[last], sources))
+
     def reverse(self) -> EdgeRows:
         """The transpose, a row for each source: its `permutation` holds positions in these rows. Made once and kept."""
         return self.derived("reverse", self._reversed)
@@ -96,7 +103,9 @@ class EdgeRows:
 
     def of_edges(self, values: Tensor) -> Tensor:
         """Values of edges, in the order of the entries."""
-        return values if self.permutation is None else values.index_select(0, self._positions())
+        if self.permutation is not None:
+            return values.index_select(0, self._positions())
+        return values if len(values) == len(self.indices) else values[: len(self.indices)]
 
     def _positions(self) -> Tensor:
         assert self.permutation is not None
@@ -106,11 +115,11 @@ class EdgeRows:
         end = self.indptr[-1:].expand(self.num_dst - self.num_rows)
         return EdgeRows(torch.cat([self.indptr, end]), self.indices, self.num_src, self.num_dst, self.permutation)
 
-    def _cut(self, rows: int) -> EdgeRows:
+    def _cut(self, rows: int, sources: int | None = None) -> EdgeRows:
         indptr = self.indptr[: rows + 1]
         end = int(indptr[-1])
         positions = None if self.permutation is None else self.permutation[:end]
-        return EdgeRows(indptr, self.indices[:end], self.num_src, rows, positions)
+        return EdgeRows(indptr, self.indices[:end], self.num_src if sources is None else sources, rows, positions)
 
     def _reversed(self) -> EdgeRows:
         if self.indptr.device.type == "cpu":

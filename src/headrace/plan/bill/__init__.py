@@ -1,4 +1,4 @@
-"""What a run costs in dollars, by its log, and what it would have cost otherwise. Prices and bills are in `headrace.cluster.bill`."""
+"""What a run costs in dollars, by its log, and what it would have cost otherwise. Prices are in `headrace.cluster.bill`."""
 
 from headrace.cluster.bill import Bill, Call, Prices, Server, bill_of, read_calls, read_prices, threshold
 from headrace.plan.bill.logged import LoggedUse, read_use

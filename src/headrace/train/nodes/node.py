@@ -163,8 +163,9 @@ def _recipe(data: Dataset, model: Model, stored: Stored | None, scaling: Scaling
         setup.watcher.note(f"nodes have no features: each trains on a row of its own, {setup.options.hidden} learned numbers")
     built = _built(model, setup.options, data)
     recipe = over_ranks(data, built, setup) if stored is None else stored.recipe(built, setup)
-    if recipe.captured is not None and setup.options.capture == "auto":
-        setup.watcher.note("steps are recorded once and replayed as one launch (capture auto)")
+    if setup.options.capture == "auto" and recipe.device.type == "cuda" and recipe.loader is not None:
+        which = "steps are recorded once and replayed as one launch" if recipe.captured else "steps are not recorded"
+        setup.watcher.note(f"{which} (capture auto: {recipe.capture_reason}); a resumed run goes on as it began")
     return recipe
 
 

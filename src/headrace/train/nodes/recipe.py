@@ -21,7 +21,7 @@ from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import Remote, Store, Tiered, hot_order, rows_for
 from headrace.train.inference.infer import infer
 from headrace.train.inference.walk import layers_of
-from headrace.train.nodes.captured import CapturedStep
+from headrace.train.nodes.captured import CapturedStep, captures, normalizes_batches
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import with_rows_of
@@ -36,6 +36,8 @@ class NodeRecipe(Recipe):
     A step takes `accumulate` batches over all `ranks`, and each rank makes its own of them. All of them share a validation.
     `remote`: features that are spread over the ranks, in place of the data's.
     """
+
+    pulls = False  # whether a step waits for sums of other ranks
 
     def __init__(
         self,
@@ -69,9 +71,12 @@ class NodeRecipe(Recipe):
             self._take_whole()
         else:
             self.loader = self._loader(self.train_nodes, shuffle=True, trace=trace)
-        if options.capture == "always" and _normalizes_batches(model):
+        if options.capture == "always" and normalizes_batches(model):
             raise ValueError("capture pads batches, and this model normalizes over them: train it without capture")
-        self.captured = CapturedStep(self.model, self._loss_of) if self._captures() else None
+        steps = options.epochs * self.num_batches(0) // self.accumulate
+        how = {"on_gpu": self.device.type == "cuda", "sampled": self.loader is not None, "pulls": self.pulls}
+        begins, self.capture_reason = captures(self.model, options.capture, steps=steps, **how)
+        self.captured = CapturedStep(self.model, self._loss_of) if begins else None
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:
             raise ValueError(
@@ -89,12 +94,6 @@ class NodeRecipe(Recipe):
         if isinstance(model, GNN) and self.whole.x is not None:
             self.whole.first_sum.decide(cast(Layer, model.layers[0]), self.whole.x, self.whole.data.graph)
         self.seeds, self.seed_labels = (rows.to(self.device) for rows in (self.train_nodes, self.labels[self.train_nodes]))
-
-    def _captures(self) -> bool:
-        """Whether steps are replayed. Where that was left open: on a GPU, for models of ours, which wait for nothing."""
-        if self.options.capture != "auto" or self.device.type != "cuda" or self.loader is None:
-            return self.options.capture == "always"
-        return isinstance(self.model, GNN) and not _normalizes_batches(self.model)
 
     def num_batches(self, epoch: int) -> int:
         return 1 if self.loader is None else super().num_batches(epoch)
@@ -158,6 +157,8 @@ class NodeRecipe(Recipe):
         return {} if self.captured is None else {"captured": self.captured.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.options.capture == "auto":  # as the run began, however many steps it has by now
+            self.captured = CapturedStep(self.model, self._loss_of) if "captured" in state else None
         if self.captured is not None and "captured" in state:
             self.captured.load_state_dict(state["captured"])
 
@@ -244,8 +245,7 @@ class NodeRecipe(Recipe):
         return iter(loader)
 
     def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
-        without_rows = shuffle and self.remote is not None  # which each batch is given later
-        data = Dataset(self.data.graph, y=self.data.y) if without_rows else self.data
+        data = Dataset(self.data.graph, y=self.data.y) if shuffle and not self._reads_rows else self.data
         return self._loader_over(data, nodes, shuffle=shuffle, trace=trace)
 
     def _loader_over(
@@ -253,7 +253,7 @@ class NodeRecipe(Recipe):
     ) -> NeighborLoader:
         options = self.options
         # A batch of one node has no variance to normalize by: of a training epoch it is left out.
-        lone = shuffle and len(nodes) > 1 and len(nodes) % options.batch_size == 1 and _normalizes_batches(self.model)
+        lone = shuffle and len(nodes) > 1 and len(nodes) % options.batch_size == 1 and normalizes_batches(self.model)
         return NeighborLoader(
             data,
             options.fanouts,
@@ -282,6 +282,11 @@ class NodeRecipe(Recipe):
         return f"{spread[self.rows.placement]}, the rest in host memory, once per machine"
 
     @property
+    def _reads_rows(self) -> bool:
+        """Whether the loader of training batches gathers their features; otherwise ranks bring them together."""
+        return self.remote is None and not self.pulls
+
+    @property
     def _ahead(self) -> int:
         """Batches that are sampled ahead."""
         return self.options.staleness
@@ -292,19 +297,9 @@ class NodeRecipe(Recipe):
 
     def _placed_rows(self) -> Store | None:
         """Features where the GPU reads them, if there is one and it samples."""
-        options = self.options
-        if self.data.x is None or self.device.type == "cpu" or options.full_batch:
+        if self.data.x is None or self.device.type == "cpu" or self.options.full_batch or not self._reads_rows:
             return None
-        order = partial(
-            hot_order,
-            self.data.graph,
-            by=options.hot,
-            seeds=self.train_nodes,
-            fanouts=options.fanouts,
-            batch_size=options.batch_size,
-        )
-        ranks = self.ranks if self.ranks.size > 1 else None
-        return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order, ranks=ranks)
+        return rows_on(self.device, self.data.x, self.data, self.options, self.ranks if self.ranks.size > 1 else None)
 
     def _precision(self) -> AbstractContextManager[Any]:
         cached = self.captured is None  # weights that were cast once must be cast again at every replay
@@ -312,11 +307,20 @@ class NodeRecipe(Recipe):
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=cached)
 
 
+def rows_on(device: torch.device, x: Tensor, data: Dataset, options: NodeOptions, ranks: Ranks | None = None) -> Store:
+    """Rows of `x` where a GPU reads them: on it as far as the options say, the hottest nodes' first."""
+    order = partial(
+        hot_order,
+        data.graph,
+        by=options.hot,
+        seeds=data.splits["train"],
+        fanouts=options.fanouts,
+        batch_size=options.batch_size,
+    )
+    return rows_for(device, x, cache=options.cache_budget, order=order, ranks=ranks)
+
+
 def _uses(options: NodeOptions) -> int:
     """How many times a run computes the whole graph: for every step, every validation, and the test."""
     validations = 0 if options.validate == "none" else -(-options.epochs // (options.validate_every or options.epochs))
     return options.epochs + validations + 1
-
-
-def _normalizes_batches(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())

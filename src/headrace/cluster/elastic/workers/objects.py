@@ -1,4 +1,4 @@
-"""Objects: named bytes in a folder, a bucket or this process. Weights lie there by version; so does what is too large for one call."""
+"""Objects: named bytes in a folder, a bucket or this process. Weights lie there, by version, and what is too large for a call."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class S3Objects(_Counted):
 
 
 def open_objects(address: str) -> Objects:
-    """The store at the `address` of another process's: `folder:PATH` or `s3://BUCKET?endpoint_url=URL`; or of one in this process."""
+    """The store at the `address` of another process's: `folder:PATH` or `s3://BUCKET?endpoint_url=URL`; or here."""
     if address.startswith(_MEMORY):
         if (here := _in_memory.get(address)) is None:
             raise ValueError(f"the objects {address} are of another process, or gone")
