@@ -20,7 +20,7 @@ tail -qn 1 "$out"/test_*.log
 bench() {  # name of the JSON file, then what `headrace bench` takes
   local name=$1
   shift
-  "$python" -m headrace bench "$@" --threads "$threads" --json > "$out/$name.json" 2> "$out/$name.err" || tail -n 3 "$out/$name.err"
+  "$python" -m headrace bench "$1" --threads "$threads" "${@:2}" --json > "$out/$name.json" 2> "$out/$name.err" || tail -n 3 "$out/$name.err"
 }
 data=$(mktemp -d)
 trap 'rm -rf "$data"' EXIT
@@ -35,5 +35,6 @@ bench advise gpu-advise --repeats 3
 bench whole-graph gpu-whole-graph --scale 0.3 --repeats 3
 bench reddit-sampling gpu-sampling --data "$data/reddit" --batches 100 --repeats 3
 bench reddit-gather gpu-gather --data "$data/reddit" --batches 8
+bench push-pull gpu-push-pull --batches 20 --threads $((threads / 2))
 bench freebase gpu-link --tiers device,host,disk --order best --folder "$data"
 bench papers-tiers gpu-tiers --preset papers100M --scale "${PAPERS_SCALE:-0.3}" --batches 60 --repeats 3

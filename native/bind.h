@@ -29,6 +29,8 @@ void bind_graph(nb::module_& m);
 void bind_order(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_attend(nb::module_& m);
+void bind_attend_time(nb::module_& m);
+void bind_gru(nb::module_& m);
 void bind_sample(nb::module_& m);
 void bind_split(nb::module_& m);
 void bind_hetero(nb::module_& m);

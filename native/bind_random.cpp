@@ -14,7 +14,7 @@ constexpr std::pair<const char*, Purpose> kPurposes[] = {
     {"dropout", Purpose::dropout}, {"attend", Purpose::attend}, {"labor", Purpose::labor},
     {"negative", Purpose::negative}, {"rounding", Purpose::rounding}, {"initial", Purpose::initial},
     {"residence", Purpose::residence}, {"node_order", Purpose::node_order}, {"community", Purpose::community},
-    {"knowledge", Purpose::knowledge}, {"step", Purpose::step},
+    {"knowledge", Purpose::knowledge}, {"step", Purpose::step}, {"events", Purpose::events},
 };
 
 uint64_t key_of(uint64_t seed, uint32_t epoch, uint64_t batch, Purpose purpose) {

@@ -19,6 +19,8 @@ NB_MODULE(_native, m) {
     headrace::bind_order(m);
     headrace::bind_rows(m);
     headrace::bind_attend(m);
+    headrace::bind_attend_time(m);
+    headrace::bind_gru(m);
     headrace::bind_sample(m);
     headrace::bind_split(m);
     headrace::bind_hetero(m);

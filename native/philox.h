@@ -47,6 +47,7 @@ enum class Purpose : uint32_t {
     step = 12,       // what a training step draws from torch's generator
     community = 16,  // classes, ids and splits of a generated graph of communities
     knowledge = 17,  // triples of a generated knowledge graph
+    events = 18,     // events of a generated stream
 };
 
 // The key of one batch: all its draws are philox(key, slot block, node low, node high, hop).

@@ -119,6 +119,45 @@ struct Attention {
     void* grad_source = nullptr;      // like source
 };
 
+// Attention over events; see attend_time.h. All rows are fp32 or all are fp64. Arrays that a pass does not use are null.
+struct TimeAttention {
+    const int64_t* indptr = nullptr;
+    int64_t rows = 0, count = 0;  // rows of indptr, entries of indices
+    Ids indices;
+    int64_t columns = 0;          // rows of x: indices lie below this
+    Ids edge_id;                  // of each entry's row of edge_x, or none: that of the entry's own number
+    int64_t edges = 0;            // rows of edge_x
+    int64_t heads = 0, channels = 0, edge_channels = 0, times = 0;  // columns of x, edge_x and the time encoding
+    Element element = Element::f32;
+    double slope = 1;             // of scores below zero
+    PhiloxKey key{0, 0};
+    uint32_t dropped = 0;         // a coefficient whose random word is below this is dropped
+    double kept = 1;              // what the others are scaled by
+    const void *query = nullptr, *x = nullptr, *edge_x = nullptr;  // query, out and grad are [heads, rows, width]
+    const void *dt = nullptr, *weight = nullptr, *bias = nullptr;  // [count], [times], [times]
+    void* out = nullptr;
+    void* score = nullptr;        // [count, heads]
+    void* peak = nullptr;         // [rows, 2, heads]: the largest score, and 1 / the sum of exp(score - largest)
+    const void* grad = nullptr;
+    void* grad_query = nullptr;
+    void* coefficient = nullptr;  // [count, 2, heads]: what an entry's row was multiplied by, and the gradient of its score
+    const int64_t* t_indptr = nullptr;  // of the transpose, and for each of its entries
+    Ids t_indices, t_position;          // the row it belongs to, and where it stands there
+    void* grad_x = nullptr;
+    int64_t width() const { return channels + edge_channels + times; }
+};
+
+// The gates of a GRU's rows; see gru.h.
+struct GruRows {
+    int64_t rows = 0, width = 0;  // of memory
+    Element element = Element::f32;
+    const void *input = nullptr, *hidden = nullptr;  // [rows, 3, width]: reset, update, new, from the input and from the memory
+    const void* memory = nullptr;                    // [rows, width]
+    void *gates = nullptr, *out = nullptr;           // [rows, 3, width], [rows, width]
+    const void* grad = nullptr;                      // of out
+    void *grad_input = nullptr, *grad_hidden = nullptr, *grad_memory = nullptr;  // the last may be null
+};
+
 // Questions that share their candidates, as the softmax loss sees them; see shared_softmax.h. Rows of matrices here begin at multiples
 // of `stride` or `across` floats, both multiples of 16, and what is behind their end is 0.
 struct SoftmaxBlock {
@@ -179,6 +218,17 @@ struct VectorTable {
     bool (*attend_row_gradient)(const Attention& in, int64_t begin, int64_t end, char* scratch, double* attention);
     // grad_x and grad_source of columns [begin, end), which are the rows of the transpose.
     bool (*attend_column_gradient)(const Attention& in, int64_t begin, int64_t end, char* scratch);
+    // Bytes of zeroed scratch that the three functions below need.
+    int64_t (*attend_time_scratch)(const TimeAttention& in);
+    // out, score and peak of rows [begin, end); false on an index out of range. The same holds for the gradients.
+    bool (*attend_time)(const TimeAttention& in, int64_t begin, int64_t end, char* scratch);
+    // grad_query and coefficients of rows [begin, end), and the gradients of weight and bias over them, [2, times].
+    bool (*attend_time_row_gradient)(const TimeAttention& in, int64_t begin, int64_t end, char* scratch, double* time);
+    // grad_x of rows [begin, end) of x.
+    bool (*attend_time_column_gradient)(const TimeAttention& in, int64_t begin, int64_t end, char* scratch);
+    // gates and out, or the gradients, of rows [begin, end).
+    void (*gru)(const GruRows& in, int64_t begin, int64_t end);
+    void (*gru_gradient)(const GruRows& in, int64_t begin, int64_t end);
     // The softmax loss of a block of questions, with its gradients.
     void (*softmax_block)(SoftmaxBlock& block);
     // out = the query of an end's row and its relation's, of the relation's conjugate if `inverse`.

@@ -11,6 +11,12 @@ int64_t attend_scratch(const Attention&);                                       
 bool attend(const Attention&, int64_t, int64_t, char*);
 bool attend_row_gradient(const Attention&, int64_t, int64_t, char*, double*);
 bool attend_column_gradient(const Attention&, int64_t, int64_t, char*);
+int64_t attend_time_scratch(const TimeAttention&);                                  // vector_attend_time.cpp
+bool attend_time(const TimeAttention&, int64_t, int64_t, char*);
+bool attend_time_row_gradient(const TimeAttention&, int64_t, int64_t, char*, double*);
+bool attend_time_column_gradient(const TimeAttention&, int64_t, int64_t, char*);
+void gru(const GruRows&, int64_t, int64_t);                                         // vector_gru.cpp
+void gru_gradient(const GruRows&, int64_t, int64_t);
 bool sum(const Entries&, const RowsOut&, int64_t, int64_t);                         // vector_sum.cpp
 bool max(const Entries&, const RowsOut&, int64_t, int64_t, int32_t*);               // vector_max.cpp
 void max_gradient(Element, const RowTile&, const int32_t* const*, const int32_t*, void*);
@@ -72,7 +78,8 @@ void store(Element element, const void* accumulator, double scale, int64_t width
 
 extern const VectorTable table;
 const VectorTable table{HEADRACE_NAME(HEADRACE_LEVEL), draw, rank, sum, max, max_gradient, dot, store, dropout,
-                        attend_scratch, attend, attend_row_gradient, attend_column_gradient, softmax_block, join,
-                        join_gradient, add_row, adagrad};
+                        attend_scratch, attend, attend_row_gradient, attend_column_gradient, attend_time_scratch,
+                        attend_time, attend_time_row_gradient, attend_time_column_gradient, gru, gru_gradient,
+                        softmax_block, join, join_gradient, add_row, adagrad};
 
 }  // namespace headrace::HEADRACE_LEVEL

@@ -11,16 +11,18 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 # Torch asks for huge pages for its large CPU tensors if told to: 512 times fewer page faults. It reads this at its first tensor.
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, store, train
-from headrace.graph import Dataset, Graph, HeteroGraph, generate, load, reorder
+from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, snapshots, store, temporal, train
+from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, Snapshots, generate, load, reorder
 from headrace.graph import open_dataset as open
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Dataset",
+    "EventStream",
     "Graph",
     "HeteroGraph",
+    "Snapshots",
     "cluster",
     "generate",
     "kernels",
@@ -33,6 +35,8 @@ __all__ = [
     "ranks",
     "reorder",
     "sample",
+    "snapshots",
     "store",
+    "temporal",
     "train",
 ]

@@ -21,6 +21,7 @@ class Purpose(IntEnum):  # of native/philox.h
     step = ...
     community = ...
     knowledge = ...
+    events = ...
 
 def stream_key(seed: int, epoch: int, batch: int, purpose: Purpose) -> int: ...
 def random_words(seed: int, epoch: int, purpose: Purpose, count: int, threads: int) -> NDArray[np.uint64]: ...
@@ -163,6 +164,63 @@ def attend_gradient(
     shift: Any | None = None,
     whole_rows: Any | None = None,
     whole_entries: int = 0,
+) -> None: ...
+def attend_time(
+    query: Any,
+    indptr: Any,
+    indices: Any,
+    dt: Any,
+    x: Any,
+    time_weight: Any,
+    time_bias: Any,
+    edge_x: Any | None,
+    edge_id: Any | None,
+    *,
+    out: Any,
+    score: Any,
+    peak: Any,
+    slope: float,
+    dropout: float,
+    seed: int,
+    threads: int,
+) -> None: ...
+def attend_time_gradient(
+    grad: Any,
+    out: Any,
+    score: Any,
+    peak: Any,
+    query: Any,
+    indptr: Any,
+    indices: Any,
+    dt: Any,
+    x: Any,
+    time_weight: Any,
+    time_bias: Any,
+    edge_x: Any | None,
+    edge_id: Any | None,
+    *,
+    t_indptr: Any | None,
+    t_indices: Any | None,
+    t_position: Any | None,
+    grad_query: Any,
+    grad_x: Any | None,
+    grad_time: Any | None,
+    slope: float,
+    dropout: float,
+    seed: int,
+    threads: int,
+) -> None: ...
+def gru(input: Any, hidden: Any, memory: Any, gates: Any, out: Any, *, threads: int) -> None: ...
+def gru_gradient(
+    grad: Any,
+    gates: Any,
+    hidden: Any,
+    memory: Any,
+    grad_input: Any,
+    grad_hidden: Any,
+    grad_memory: Any | None,
+    *,
+    threads: int,
 ) -> None: ...
 
 class Sampler:

@@ -278,7 +278,7 @@ def interrupted(monkeypatch, *, after):
         after(out)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["headrace.cli.train"], "train_node", train_node)  # the package has the command by that name
+    monkeypatch.setattr(sys.modules["headrace.cli.train.node"], "train_node", train_node)  # `node` is the command there
     result = train(DATASET, *QUICK, "--out", "a run")
     assert result.exit_code == 130
     return result.stderr

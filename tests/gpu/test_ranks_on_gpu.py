@@ -19,6 +19,8 @@ WAYS = {
     "captured": {"capture": "always"},
     "uva, 20 % hot": {"mode": "uva", "device_cache": "20%"},
     "spread over ranks": {"share": "ranks"},
+    "spread, launched one by one": {"share": "ranks", "capture": "never"},
+    "the graph split": {"topology": "split"},
 }
 
 

@@ -23,6 +23,7 @@ NUMBERS = {  # a seed means other draws if one of these changes
     "step": 12,
     "community": 16,
     "knowledge": 17,
+    "events": 18,
 }
 
 

@@ -184,6 +184,9 @@ def test_events_keep_their_times(data_root):
     assert len(data.extra["ts"]) == data.num_edges
     assert (data.extra["ts"].diff() >= 0).all()
     assert torch.equal(data.extra["src"][data.graph.edge_id.long()].long(), data.graph.edge_index()[0])
+    assert torch.equal(data.extra["ts"][data.graph.edge_id.long()], data.graph.time)
+    stream = hr.EventStream.of(data)
+    assert (len(stream), stream.num_nodes, stream.splits()) == (125_235, 184, (87_664, 106_450, 125_235))
 
 
 def test_users_and_items_are_numbered_apart(data_root):

@@ -176,7 +176,7 @@ class PushPullBatches(RoundBatches):
 
     def _taken(self, arrived: tuple[Flight, list[Tensor]]) -> Batch:
         self._flight, sums = arrived
-        batch: Batch = self._flight.own
+        batch: Batch = self._flight.own.to(self._engine.device)
         batch.pulled = [part.requires_grad_() for part in sums]  # type: ignore[attr-defined]
         return batch
 

@@ -23,6 +23,10 @@ class Pushed:
     block: Block  # with degrees, where the layer uses them
     key: int  # of what the batch draws from torch's generator
 
+    def to(self, device: torch.device) -> Pushed:
+        """The same on a device: a block of a split graph is drawn on the host."""
+        return self if self.nodes.device == device else Pushed(self.nodes.to(device), self.block.to(device), self.key)
+
 
 class Partial:
     """Forward and backward pass of a first layer's linear part over some columns.

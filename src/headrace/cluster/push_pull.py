@@ -92,6 +92,11 @@ class PushPull:
         self._dtype = torch.promote_types(torch.float32, self.maps[0].dtype)
 
     @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return self.maps[0].device
+
+    @property
     def columns(self) -> slice:
         """This rank's columns of the maps."""
         return slice(*self.features.columns)
@@ -176,7 +181,8 @@ class PushPull:
             self.team.exchange.begin()
         flight = Flight(drawn.own)
         with self._precision():
-            for pushed in drawn.blocks:
+            for block in drawn.blocks:
+                pushed = None if block is None else block.to(self.device)
                 flight.partials.append(None if pushed is None else Partial(self.split, self.features, pushed, weights, shared))
                 flight.shapes.append([] if pushed is None else self.split.shapes(pushed.block))
             scores = self._all_scores(flight, lambda partial, _: partial.scores()) if self.split.heads else None
@@ -207,7 +213,7 @@ class PushPull:
 
     def _flat(self, rows: Sequence[Tensor]) -> Tensor:  # each [n, width] -> [numbers]
         if not rows:
-            return torch.empty(0, dtype=self._dtype, device=self.maps[0].device)
+            return torch.empty(0, dtype=self._dtype, device=self.device)
         flat = [part.reshape(-1).to(self._dtype) for part in rows]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 

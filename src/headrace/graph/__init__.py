@@ -5,6 +5,23 @@ from headrace.graph.dataset import Dataset, open_dataset
 from headrace.graph.graph import Graph
 from headrace.graph.hetero import EdgeType, HeteroGraph, Relation
 from headrace.graph.known.load import load
+from headrace.graph.snapshots import Snapshot, Snapshots
+from headrace.graph.stream import EventSplits, EventStream
 from headrace.graph.topology.rows import RowRange
 
-__all__ = ["Dataset", "EdgeType", "Graph", "HeteroGraph", "Relation", "RowRange", "generate", "load", "open_dataset", "reorder"]
+__all__ = [
+    "Dataset",
+    "EdgeType",
+    "EventSplits",
+    "EventStream",
+    "Graph",
+    "HeteroGraph",
+    "Relation",
+    "RowRange",
+    "Snapshot",
+    "Snapshots",
+    "generate",
+    "load",
+    "open_dataset",
+    "reorder",
+]

@@ -13,11 +13,13 @@ from torch import Tensor
 from headrace import _native
 from headrace._arrays import thread_count
 from headrace._memory import require_memory
+from headrace.graph.changing import snapshots
 from headrace.graph.dataset import Dataset
+from headrace.graph.events import events
 from headrace.graph.graph import Graph
 from headrace.graph.knowledge import MOST_EXPONENT, knowledge
 
-__all__ = ["PRESETS", "Preset", "community", "knowledge", "preset"]
+__all__ = ["PRESETS", "Preset", "community", "events", "knowledge", "preset", "snapshots"]
 
 _LABELS, _CENTERS, _IDS, _SPLIT = range(4)  # which random words are for what; the kernels use streams of their own
 

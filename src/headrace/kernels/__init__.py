@@ -11,10 +11,12 @@ from headrace.kernels._attend.apart import attend_rows, column_gradients, row_gr
 from headrace.kernels._attend.attend import attend, attend_pairs, attend_pairs_reference, attend_reference
 from headrace.kernels._attend.scores import Scores
 from headrace.kernels._attend.whole import Whole
+from headrace.kernels._attend_time.attend_time import attend_time, attend_time_reference
 from headrace.kernels._dots.dots import dots, dots_reference
 from headrace.kernels._dropout.dropout import draw_seed, dropout, dropout_reference, seed_for
 from headrace.kernels._gather.gather import gather, gather_reference
 from headrace.kernels._gather.sharded import ShardTable, add_sharded, gather_sharded, gather_sharded_reference
+from headrace.kernels._gru.gru import gru_gates, gru_gates_reference
 from headrace.kernels._round.round import round_to_bfloat16, round_to_bfloat16_reference
 from headrace.kernels._softmax.softmax import softmax_rows_, softmax_rows_reference_
 
@@ -32,6 +34,8 @@ __all__ = [
     "attend_pairs_reference",
     "attend_reference",
     "attend_rows",
+    "attend_time",
+    "attend_time_reference",
     "column_gradients",
     "dots",
     "dots_reference",
@@ -42,6 +46,8 @@ __all__ = [
     "gather_reference",
     "gather_sharded",
     "gather_sharded_reference",
+    "gru_gates",
+    "gru_gates_reference",
     "launch_for",
     "prepare",
     "round_to_bfloat16",

@@ -119,13 +119,18 @@ class GCNConv(nn.Module):
             graph = where.graph if isinstance(where, RowRange) else where
             if not self.normalize:
                 return Factors(weight=graph.weight)
-            make = _folded_norm if graph.weight is None else _weighted_norm
-            norm = graph.derived(f"gcn norm {self.loop} {dtype}", lambda: make(graph, self.loop, dtype))
+            norm = graph_norm(graph, self.loop, dtype)
             return norm.rows(where.first, where.num_dst) if isinstance(where, RowRange) else norm
         return _block_norm(where, self.loop, dtype) if self.normalize else Factors()
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}"
+
+
+def graph_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Factors:
+    """The norms of a whole graph, by the weight of the edge to oneself. Made once and kept."""
+    make = _folded_norm if graph.weight is None else _weighted_norm
+    return graph.derived(f"gcn norm {loop} {dtype}", lambda: make(graph, loop, dtype))
 
 
 def _folded_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Factors:
@@ -140,7 +145,7 @@ def _folded_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Factors:
 def _weighted_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Factors:
     """Of a graph with weights. A loop that is there keeps its weight, as in PyG."""
     assert graph.weight is not None
-    weight, target = graph.weight.to(dtype), _targets(graph)
+    weight, target = graph.weight.to(dtype), targets(graph)
     own = torch.full((graph.num_nodes,), loop, dtype=dtype, device=graph.device)
     if loop:
         at = (graph.indices == target).nonzero().flatten()
@@ -179,7 +184,7 @@ def _loops(block: Structure) -> Tensor:
 def _block_targets(block: Structure) -> tuple[Tensor, Tensor | None]:
     """The row of every entry, and which entries are in any: the last of a padded block are not. On a GPU nothing is waited for."""
     if block.indptr.device.type == "cpu":
-        target = _targets(block)
+        target = targets(block)
         more = len(block.indices) - len(target)
         return (F.pad(target, (0, more)), torch.arange(len(block.indices)) < len(target)) if more else (target, None)
     entries = torch.arange(len(block.indices), device=block.indptr.device)
@@ -188,7 +193,7 @@ def _block_targets(block: Structure) -> tuple[Tensor, Tensor | None]:
     return target.clamp_max(max(block.num_dst - 1, 0)).to(block.indices.dtype), inside
 
 
-def _targets(where: Structure) -> Tensor:
+def targets(where: Structure) -> Tensor:
     """The row of every entry."""
     rows = torch.arange(where.num_dst, dtype=where.indices.dtype, device=where.indptr.device)
     return torch.repeat_interleave(rows, where.indptr.diff())

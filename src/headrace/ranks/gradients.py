@@ -11,12 +11,18 @@ from headrace.ranks.exchange import Exchange, Traffic
 
 
 def sum_gradients(
-    parts: Sequence[Tensor], *, batches: int, exchange: Exchange | None = None, like: Tensor | None = None
+    parts: Sequence[Tensor],
+    *,
+    batches: int,
+    exchange: Exchange | None = None,
+    like: Tensor | None = None,
+    owners: Sequence[int] | None = None,
 ) -> Tensor:  # each [parameters] -> [parameters]
     """Return ((g0 + g1) + g2) + ... over the batches of a step, the same bits on every rank and for every number of ranks.
 
-    Rank r of n has batches r, r + n, r + 2n, ... of the step's `batches`; `parts` are their flat gradients, in this order. A rank
-    without a batch passes no parts, and `like`: a tensor of the length, dtype and device of a gradient. Each rank owns a slice of
+    Rank r of n has batches r, r + n, r + 2n, ... of the step's `batches`, or those that `owners` gives it, the rank of each batch;
+    `parts` are their flat gradients, in this order. A rank without a batch passes no parts, and `like`:
+    a tensor of the length, dtype and device of a gradient. Each rank owns a slice of
     the parameters: it receives that slice of every batch (phase "scatter"), adds them in order, and the sums are gathered (phase
     "collect"). The bytes are those of `gradient_bytes`. The sum may be the memory of `parts[0]`.
 
@@ -26,14 +32,15 @@ def sum_gradients(
     tensor([11., 22.])
     """
     rank, size = (0, 1) if exchange is None else (exchange.rank, exchange.size)
-    first = _checked(parts, batches=batches, rank=rank, size=size, like=like)
+    dealt = [batch % size for batch in range(batches)] if owners is None else list(owners)
+    first = _checked(parts, owners=dealt, rank=rank, size=size, like=like)
     if exchange is None or size == 1:
         return _in_order(parts)
     exchange.begin()
     parameters = len(first)
     bounds = _bounds(parameters, size)
     lengths = [end - begin for begin, end in bounds]
-    shares = [_share(batches, size, other) for other in range(size)]
+    shares = [dealt.count(other) for other in range(size)]
     received = exchange.all_to_all(
         "scatter",
         _by_owner([part.to(exchange.wire) for part in parts], bounds, empty=first.new_empty(0, device=exchange.wire)),
@@ -43,12 +50,15 @@ def sum_gradients(
     by_rank = received.split([share * lengths[rank] for share in shares])
     slices = [part.view(share, lengths[rank]) for part, share in zip(by_rank, shares, strict=True)]
     own = received.new_zeros(_longest(parameters, size))  # as long on every rank, which a gather needs
-    own[: lengths[rank]] = _in_order([slices[batch % size][batch // size] for batch in range(batches)])
+    of_rank = [iter(part) for part in slices]
+    own[: lengths[rank]] = _in_order([next(of_rank[owner]) for owner in dealt])
     return exchange.all_gather("collect", own)[:parameters].to(first.device)
 
 
-def gradient_bytes(parameters: int, itemsize: int, batches: int, size: int, rank: int) -> dict[str, Traffic]:
-    """Return the bytes that `sum_gradients` sends and receives on a rank, by phase.
+def gradient_bytes(
+    parameters: int, itemsize: int, batches: int, size: int, rank: int, own: int | None = None
+) -> dict[str, Traffic]:
+    """Return the bytes that `sum_gradients` sends and receives on a rank, by phase. `own`: its batches, where owners were given.
 
     With n ranks and as many batches that is about 2 (n - 1) / n times the gradient, as a ring all-reduce.
 
@@ -59,19 +69,20 @@ def gradient_bytes(parameters: int, itemsize: int, batches: int, size: int, rank
     if size == 1:
         return {"scatter": Traffic(), "collect": Traffic()}
     begin, end = _bounds(parameters, size)[rank]
-    own, share = end - begin, _share(batches, size, rank)
+    length, share = end - begin, len(range(rank, batches, size)) if own is None else own
     collect = (size - 1) * _longest(parameters, size) * itemsize
     return {
-        "scatter": Traffic(sent=share * (parameters - own) * itemsize, received=(batches - share) * own * itemsize),
+        "scatter": Traffic(sent=share * (parameters - length) * itemsize, received=(batches - share) * length * itemsize),
         "collect": Traffic(sent=collect, received=collect),
     }
 
 
-def _checked(parts: Sequence[Tensor], *, batches: int, rank: int, size: int, like: Tensor | None) -> Tensor:
+def _checked(parts: Sequence[Tensor], *, owners: Sequence[int], rank: int, size: int, like: Tensor | None) -> Tensor:
     """Return a tensor of the length, dtype and device of a gradient, once the arguments fit together."""
+    batches = len(owners)
     if batches < 1:
         raise ValueError(f"batches must be at least 1, not {batches}")
-    if len(parts) != (share := _share(batches, size, rank)):
+    if len(parts) != (share := owners.count(rank)):
         raise ValueError(f"rank {rank} of {size} has {share} of {batches} batches, and {len(parts)} parts were given")
     if not parts and like is None:
         raise ValueError(f"rank {rank} has no batch of this step: pass like=, a tensor of the length and dtype of a gradient")
@@ -102,11 +113,6 @@ def _by_owner(parts: Sequence[Tensor], bounds: list[tuple[int, int]], *, empty: 
     if len(parts) == 1:
         return parts[0].contiguous()
     return torch.cat([part[begin:end] for begin, end in bounds for part in parts])
-
-
-def _share(batches: int, size: int, rank: int) -> int:
-    """How many of the batches rank, rank + size, ... there are."""
-    return len(range(rank, batches, size))
 
 
 def _longest(parameters: int, size: int) -> int:

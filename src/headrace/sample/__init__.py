@@ -3,6 +3,7 @@
 from headrace.sample.hetero import HeteroSample, HeteroSampler
 from headrace.sample.hops import Hops
 from headrace.sample.mixed import MixedSampler
+from headrace.sample.negatives.events import EventNegatives
 from headrace.sample.negatives.known import KnownEdges, drawn_as, known_among
 from headrace.sample.negatives.negative import Negatives, NegativeSampler, NegativeSampling
 from headrace.sample.negatives.shared import SharedNegatives
@@ -14,6 +15,7 @@ from headrace.sample.started import StartedSample
 
 __all__ = [
     "Block",
+    "EventNegatives",
     "HeteroSample",
     "HeteroSampler",
     "Hops",

@@ -37,6 +37,11 @@ class Block:
     def num_edges(self) -> int:
         return self.indices.numel()
 
+    def to(self, device: str | torch.device) -> Block:
+        """The block on a device."""
+        degree = None if self.degree is None else self.degree.to(device)
+        return dataclasses.replace(self, indptr=self.indptr.to(device), indices=self.indices.to(device), degree=degree)
+
     def __repr__(self) -> str:
         return f"Block({self.num_src} -> {self.num_dst}, num_edges={self.num_edges})"
 

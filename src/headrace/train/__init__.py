@@ -1,6 +1,8 @@
 """Training: one loop for every task, the tasks, exact inference, run directories and reports."""
 
 from headrace.train.checkpoint import CheckpointError
+from headrace.train.events.event import TemporalResult, temporal
+from headrace.train.events.options import TemporalOptions
 from headrace.train.fit import Setup, fit
 from headrace.train.inference.export import Exported, export
 from headrace.train.inference.infer import infer
@@ -15,6 +17,8 @@ from headrace.train.nodes.options import NodeOptions
 from headrace.train.options import LoopOptions, RunOptions
 from headrace.train.recipe import Recipe, Step
 from headrace.train.run import Run
+from headrace.train.snapshots.options import SnapshotOptions
+from headrace.train.snapshots.snapshot import SnapshotResult, snapshot
 from headrace.train.watching.clock import Clock
 from headrace.train.watching.watch import StepEvent, Watcher
 
@@ -36,8 +40,12 @@ __all__ = [
     "Run",
     "RunOptions",
     "Setup",
+    "SnapshotOptions",
+    "SnapshotResult",
     "Step",
     "StepEvent",
+    "TemporalOptions",
+    "TemporalResult",
     "Trainer",
     "Watcher",
     "export",
@@ -47,4 +55,6 @@ __all__ = [
     "neighbors",
     "node",
     "rank",
+    "snapshot",
+    "temporal",
 ]

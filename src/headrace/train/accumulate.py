@@ -1,6 +1,7 @@
 """`Accumulator`: one update from several batches, made by one rank or by many, with the same bits.
 
-The batches of a step are numbered; rank r of n makes those with number i % n == r. Each batch's gradient of its mean loss, times
+The batches of a step are numbered; rank r of n makes those with number i % n == r, or those that its recipe deals to it.
+Each batch's gradient of its mean loss, times
 what that is a mean over, is added in the order of batches, and the sum is divided by what all of them are means over. So the loss
 of a step is the sum over its seeds divided by their number, however they were dealt.
 """
@@ -8,7 +9,7 @@ of a step is the sum over its seeds divided by their number, however they were d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,9 @@ class Accumulator:
         reports: list[Tensor] = []
         self.update.begin(rate)
         self.statistics.begin()
-        for index in range(first + self.ranks.rank, first + count, self.ranks.size):
+        asked_owners = self.recipe.owners(epoch, first, count)
+        owners = [number % self.ranks.size for number in range(count)] if asked_owners is None else list(asked_owners)
+        for index in (first + number for number in range(count) if owners[number] == self.ranks.rank):
             with clock("wait", index):
                 batch = next(batches)
             self.update.seed(epoch, index)
@@ -74,10 +77,10 @@ class Accumulator:
             reports.append(self._report(done, weight))
         with clock("exchange", first):
             self.recipe.end_batches()
-            exchanged = self._exchanged(reports, count, ask)  # while gradients travel
+            exchanged = self._exchanged(reports, owners, ask)  # while gradients travel
             gradient = self._like()
             if self._size:
-                gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=gradient)
+                gradient = sum_gradients(parts, batches=count, exchange=self.exchange, like=gradient, owners=owners)
             asked, rows = exchanged()
             total = math.fsum(rows[:, 2].tolist())
             self.recipe.close_step(total)
@@ -89,11 +92,12 @@ class Accumulator:
                 self.update()
         return wide
 
-    def bytes_sent(self, count: int) -> int:
+    def bytes_sent(self, count: int, owners: Sequence[int] | None = None) -> int:
         """Bytes that this rank sends in a step of `count` batches: the slices of gradients, and a report of each batch."""
         size, rank = self.ranks.size, self.ranks.rank
-        gradients = gradient_bytes(self._size, self._dtype.itemsize, count, size, rank)
-        reports = 8 * (size - 1) * -(-count // size) * (1 + self._width)
+        dealt = [number % size for number in range(count)] if owners is None else list(owners)
+        gradients = gradient_bytes(self._size, self._dtype.itemsize, count, size, rank, own=dealt.count(rank))
+        reports = 8 * (size - 1) * max(dealt.count(other) for other in range(size)) * (1 + self._width)
         return reports + sum(traffic.sent for traffic in gradients.values())
 
     @property
@@ -137,11 +141,11 @@ class Accumulator:
         sizes = [tuple(int(n) for n in numbers[1 : 1 + int(numbers[0])]) for numbers in (nodes, edges)]
         return Step(loss, int(seeds), sums, weight, sizes[0], sizes[1], int(read))
 
-    def _exchanged(self, reports: list[Tensor], count: int, ask: int) -> Callable[[], tuple[int, Tensor]]:
+    def _exchanged(self, reports: list[Tensor], owners: list[int], ask: int) -> Callable[[], tuple[int, Tensor]]:
         """Send reports; what this returns waits for what all ranks asked for, and for those of all batches.  # [count, width]"""
         if self.exchange is None:
             return lambda: (ask, torch.stack(reports))
-        each = -(-count // self.ranks.size)
+        each = max(owners.count(rank) for rank in range(self.ranks.size))
         width = self._width
         mine = torch.zeros(each, 1 + width, dtype=torch.float64)
         mine[:, 0] = ask
@@ -154,7 +158,8 @@ class Accumulator:
             asked = 0
             for bits in gathered[:, 0, 0].tolist():
                 asked |= int(bits)
-            return asked, gathered[:, :, 1:].transpose(0, 1).reshape(-1, width)[:count]
+            of_rank = [iter(rows) for rows in gathered[:, :, 1:]]
+            return asked, torch.stack([next(of_rank[owner]) for owner in owners])
 
         return arrived
 

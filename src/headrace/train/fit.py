@@ -15,7 +15,8 @@ import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
 from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
-from headrace.train.loop import Stopped, Trainer
+from headrace.train.interrupt import Stopped
+from headrace.train.loop import Trainer
 from headrace.train.measure import Measure, spreads
 from headrace.train.options import LoopOptions, as_plain
 from headrace.train.recipe import Recipe
@@ -171,6 +172,8 @@ def _accumulated(options: LoopOptions, begun: dict[str, Any] | None, ranks: Rank
         return options, 1
     if getattr(options, "flow", "none") != "none":  # a step is an epoch, and every rank has its rows of it
         return replace(options, accumulate=ranks.size), ranks.size  # type: ignore[call-arg]
+    if (own := getattr(options, "batches_per_step", None)) is not None:  # the task's, whatever the number of ranks
+        return replace(options, accumulate=own), own  # type: ignore[call-arg]
     asked: int = options.accumulate or (begun or {}).get("accumulate", 0) or ranks.size  # type: ignore[attr-defined]
     if asked < ranks.size:
         raise ValueError(

@@ -16,6 +16,14 @@ class Interrupt:
         self.asked = False
 
 
+class StopRequest(Exception):  # noqa: N818 - nothing went wrong
+    """Somebody asked to stop, in a place where the state is whole."""
+
+
+class Stopped(KeyboardInterrupt):
+    """All ranks have stopped after the same step, and a checkpoint is written."""
+
+
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
     """Within, the first Ctrl-C (or request to terminate) only sets `asked`; a second one interrupts at once.

@@ -17,7 +17,7 @@ from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import kept_memory
 from headrace.train.accumulate import Accumulator
-from headrace.train.interrupt import Interrupt, interruptible
+from headrace.train.interrupt import Interrupt, Stopped, StopRequest, interruptible
 from headrace.train.measure import split_scores
 from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
@@ -25,6 +25,7 @@ from headrace.train.reading import Reading
 from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.run import Run
 from headrace.train.state import State, first_not_finite
+from headrace.train.sums import Sums
 from headrace.train.watching.clock import Clock
 from headrace.train.watching.watch import StepEvent, Watcher
 
@@ -32,14 +33,6 @@ _END = object()  # no batch is this
 _TELL_SECONDS = 0.25  # from one look at the stages to the next
 _STOP, _SAVE = 1, 2  # what a rank may ask for after a step
 _GO_ON = "resume it with more epochs to go on (--resume --epochs)"
-
-
-class Stopped(KeyboardInterrupt):
-    """All ranks have stopped after the same step, and a checkpoint is written."""
-
-
-class _StopError(Exception):
-    """Somebody asked to stop, in a place where the state is whole."""
 
 
 class Trainer:
@@ -72,9 +65,7 @@ class Trainer:
         self.best_state: dict[str, Any] | None = None
         self.clock = Clock(trace)
         self.ended: dict[str, Any] | None = None
-        self._last: dict[str, Any] | None = (
-            None  # of a run that has ended: the weights of its last epoch, where the best are others
-        )
+        self._last: dict[str, Any] | None = None  # at the end of a run: weights of its last epoch, where the best are others
         self._unread: Callable[[], None] | None = None  # a step whose numbers are still on their way
         self._resumed_seconds, self._begin, self._saved, self._told = 0.0, perf_counter(), perf_counter(), 0.0
 
@@ -94,7 +85,7 @@ class Trainer:
                 if any(self.ranks.all_gather(interrupt.asked)):  # after the last look: what follows this run is not wanted
                     raise Stopped
                 return end
-            except _StopError:
+            except StopRequest:
                 self.recipe.assemble()
                 self.save()
                 self.ranks.barrier()  # none ends before the checkpoint is written
@@ -115,14 +106,12 @@ class Trainer:
 
     def epoch(self, interrupt: Interrupt | None = None) -> None:
         """Train one epoch, or what is left of it; or to where it may stop, if asked to. For benchmarks: `fit` trains to the end."""
-        with kept_memory(), suppress(_StopError):
+        with kept_memory(), suppress(StopRequest):
             self._epoch(interrupt or Interrupt())
 
     def _epoch(self, interrupt: Interrupt) -> None:
         state = self.state
-        if not state.sums:
-            state.sums = {"loss": 0.0, "measures": {}, "seeds": 0, "nodes": [], "edges": [], "bytes": 0, "seconds": 0.0, "time": {}}
-        self.clock.seconds = dict(state.sums["time"])
+        self.clock.seconds = dict(state.sums.time)
         count = self.recipe.num_batches(state.epoch)
         self._batches(count, interrupt)
         while state.batch < count:  # batches in flight had to land
@@ -168,14 +157,14 @@ class Trainer:
 
     def _do(self, asked: int) -> None:
         if asked & _STOP:
-            raise _StopError
+            raise StopRequest
         if asked & _SAVE:
             self.recipe.assemble()
             self.save()
 
     def _remember_time(self, begin: float) -> None:
-        self.state.sums["seconds"] += perf_counter() - begin
-        self.state.sums["time"] = dict(self.clock.seconds)
+        self.state.sums.seconds += perf_counter() - begin
+        self.state.sums.time = dict(self.clock.seconds)
         self.state.seconds = self._resumed_seconds + perf_counter() - self._begin
 
     def _rate(self, done: int) -> float:
@@ -230,16 +219,8 @@ class Trainer:
             loss, *values = numbers.take()
         if not math.isfinite(loss):
             raise self._loss_error(loss, epoch, batch - 1)
-        sums = self.state.sums
         measured = dict(zip(done.sums, values, strict=True))
-        sums["loss"] += loss * done.seeds
-        sums["seeds"] += done.seeds
-        sums["bytes"] += done.bytes
-        for name, value in measured.items():
-            sums["measures"][name] = sums["measures"].get(name, 0.0) + value
-        for name, sizes in (("nodes", done.nodes), ("edges", done.edges)):
-            before = sums[name] or [0] * len(sizes)
-            sums[name] = [a + b for a, b in zip(before, sizes, strict=True)]
+        self.state.sums.add(done, loss, measured)
         event = StepEvent(
             epoch=epoch,
             batch=batch,
@@ -266,7 +247,8 @@ class Trainer:
         state, options, sums, begin = self.state, self.options, self.state.sums, perf_counter()
         self.recipe.assemble()
         self._check_weights(dict(self.recipe.weights()))
-        batches, training = max(state.batch, 1), sums["seconds"]
+        training, throughput = sums.seconds, sums.throughput()
+        state.train_seconds += training
         facts, stages = self.recipe.facts(), self.recipe.stages()
         last = state.epoch + 1 == options.epochs
         every = options.validate_every
@@ -277,26 +259,25 @@ class Trainer:
         self._judge(scores, last=last)
         self._remember_time(begin)
         time = self.clock.take()
-        time["other"] = max(sums["seconds"] - sum(time.values()), 0.0)
+        time["other"] = max(sums.seconds - sum(time.values()), 0.0)
         line = {
             "epoch": state.epoch,
             "step": state.step,
             "seconds": state.seconds,
-            "epoch_seconds": sums["seconds"],
+            "epoch_seconds": sums.seconds,
             "train_seconds": training,
-            "loss": sums["loss"] / max(sums["seeds"], 1),
-            **{f"train_{name}": value / max(sums["seeds"], 1) for name, value in sums["measures"].items()},
+            **sums.means(),
             **split_scores(self.recipe.measures, {"val": scores}),
             "lr": self._rate(state.step - 1),
-            "bytes": sums["bytes"],
+            "bytes": sums.bytes,
             "time": time,
-            "throughput": {name: total / training for name, total in _totals(sums).items()} if training else {},
-            "sampled": {name: [n / batches for n in sums[name]] for name in ("nodes", "edges")} if sums["edges"] else None,
+            "throughput": throughput,
+            "sampled": sums.sampled(state.batch),
             "stages": [asdict(times) for times in stages],
             **facts,
         }
         line["memory"] = {**process_memory(), **facts.get("memory", {})}
-        state.epoch, state.batch, state.sums = state.epoch + 1, 0, {}
+        state.epoch, state.batch, state.sums = state.epoch + 1, 0, Sums()
         if self.run is not None:
             self.run.log("epoch", **line)
         self.watcher.epoch(line)
@@ -304,7 +285,7 @@ class Trainer:
         for other in self.ranks.all_gather(asked):
             asked |= other
         if asked & _STOP:
-            raise _StopError
+            raise StopRequest
         if asked & _SAVE:
             self.save()
 
@@ -324,6 +305,7 @@ class Trainer:
         end = {
             "reason": "early stop" if state.stopped else "finished",
             "seconds": self._resumed_seconds + perf_counter() - self._begin,
+            "train_seconds": state.train_seconds,
             "best_epoch": state.best_epoch if at_best else state.epoch - 1,
             **split_scores(recipe.measures, splits),
             **recipe.finish(self.run),
@@ -342,7 +324,7 @@ class Trainer:
     def _progress(self, interrupt: Interrupt) -> Progress:
         def tell(done: int, total: int) -> None:
             if interrupt.asked and self.ranks.size == 1:  # several ranks stop together, after the validation
-                raise _StopError
+                raise StopRequest
             self.watcher.validating(done, total)
 
         return tell
@@ -396,7 +378,7 @@ class Trainer:
             if not self.run.log_position():
                 self.watcher.note("metrics.jsonl is gone: the log goes on without the lines before this")
         recipe = self.recipe
-        self.state = State(**saved["state"])
+        self.state = State.load(saved["state"])
         recipe.model.load_state_dict(saved["model"])
         if recipe.update is not None:
             recipe.update.optimizer.load_state_dict(saved["optimizer"])
@@ -417,7 +399,3 @@ class Trainer:
         elif self.recipe.keeps_best and self.state.best_epoch >= 0:
             self.best_state = self.recipe.best_state()
         self.ended, self.state.stopped = None, False
-
-
-def _totals(sums: dict[str, Any]) -> dict[str, float]:
-    return {"seeds": sums["seeds"], "edges": sum(sums["edges"]), "bytes": sums["bytes"]}

@@ -91,6 +91,13 @@ class Recipe:
         self._batch_loader.resume(epoch, first)
         return iter(self._batch_loader)
 
+    def owners(self, epoch: int, first: int, count: int) -> Sequence[int] | None:
+        """The rank of each of `count` batches of a step; None where rank r of n has batches r, r + n, ... Called on every rank.
+
+        `batches` then gives those of this rank, in order. Who makes a batch changes no result.
+        """
+        return None
+
     @property
     def _batch_loader(self) -> Loader:
         if self.loader is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.train.measure import Measure, is_better
+from headrace.train.sums import Sums
 
 
 @dataclass
@@ -20,12 +21,18 @@ class State:
     batch: int = 0  # batches of the epoch that are done
     step: int = 0  # batches of all epochs that are done
     seconds: float = 0.0
+    train_seconds: float = 0.0  # of whole epochs, without validation
     best: dict[str, float] | None = None  # values of the measures
     last: dict[str, float] | None = None
     best_epoch: int = -1
     stale: int = 0  # validations since the best
     stopped: bool = False  # by patience
-    sums: dict[str, Any] = field(default_factory=dict)  # of the epoch so far
+    sums: Sums = field(default_factory=Sums)  # of the epoch so far
+
+    @classmethod
+    def load(cls, saved: dict[str, Any]) -> State:
+        """From `asdict` of a state, as a checkpoint has it."""
+        return cls(**{**saved, "sums": Sums(**saved["sums"])})
 
     def judge(self, measures: Sequence[Measure], scores: dict[str, Any], patience: int) -> bool:
         """Take the scores of an epoch; whether they are the best so far. Without a better one, `patience` ends some time."""

@@ -22,6 +22,7 @@ USUAL = {"capture": "auto", "on_gpu": True, "sampled": True, "steps": 2000}
         (nn.Linear(4, 2), {}, False, "capture always tries it"),
         (nn.Linear(4, 2), {"capture": "always"}, True, "capture always"),
         (hr.nn.GNN(4, 8, 2), {"capture": "never"}, False, "capture never"),
+        (hr.nn.GNN(4, 8, 2), {"pulls": True}, False, "sums of other ranks"),
     ],
 )
 def test_steps_are_recorded_where_it_pays(model: nn.Module, given: dict[str, object], captured: bool, reason: str) -> None:

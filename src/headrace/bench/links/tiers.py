@@ -224,8 +224,8 @@ def _trained(trainer: Trainer, clock: _Clock, options: LinkOptions, prepared: fl
         facts = clock.facts[-1]
         loss, moved = facts["loss"], facts["bytes"]
     else:  # the epoch was cut
-        facts, edges, moved = recipe.facts(), state.sums["seeds"], state.sums["bytes"]
-        loss = state.sums["loss"] / max(edges, 1)
+        facts, edges, moved = recipe.facts(), state.sums.seeds, state.sums.bytes
+        loss = state.sums.means()["loss"]
     return _Trained(seconds, edges, total, moved, loss, recipe.stages(), facts.get("disk", {}), swaps, prepared)
 
 

@@ -1,6 +1,7 @@
 """Training on several machines: a step and its bytes, by how ranks train, beside torch's DistributedDataParallel.
 
-Ranks are processes in network namespaces with a link each, where those can be made; elsewhere they speak over loopback.
+Ranks are processes in network namespaces with a link each, where those can be made; elsewhere they speak over loopback. On a GPU
+they share it, and what they send goes through host memory: NCCL refuses two ranks on one GPU.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from headrace.bench.measure import Row
 from headrace.bench.namespaces import Namespaces, bits_per_second, missing
@@ -40,7 +42,17 @@ class ClusterSetting(Setting):
     rate: str = option("1Gbit", "bits per second of each rank's link, in a network namespace of its own (0: over loopback)")
 
 
-def on_cpu(setting: ClusterSetting) -> list[Row]:
+@dataclass(frozen=True)
+class GpuClusterSetting(ClusterSetting):
+    """Options of `headrace bench gpu-push-pull`."""
+
+    device: Literal["cpu", "cuda"] = option("cuda", "what is measured")
+    threads: int = option(4, "threads of each rank")
+    ranks: int = option(2, "ranks, all on one GPU")
+    rate: str = option("0", "bits per second of each rank's link, in a network namespace of its own (0: over loopback)")
+
+
+def run(setting: ClusterSetting) -> list[Row]:
     """Seconds and bytes of a step, of each way that ours has to train; the limit is the time of the bytes on the link."""
     rows: list[Row] = []
     systems = (*OURS, PEER) if setting.wants("torch") else tuple(OURS)
@@ -51,7 +63,8 @@ def on_cpu(setting: ClusterSetting) -> list[Row]:
                 job, data = prepared(Path(folder), data, hidden, setting, systems)
                 measured = job.run(network)
             _check_equal(measured)
-            case = f"F={data.num_features}, H={hidden}, {setting.ranks} ranks, batches of {job.batch_size}, {where}"
+            on = "" if setting.device == "cpu" else " of one GPU"
+            case = f"F={data.num_features}, H={hidden}, {setting.ranks} ranks{on}, batches of {job.batch_size}, {where}"
             rows += _rows(case, measured, {name: formula(data, job.options(name)) for name in OURS})
     return rows
 
@@ -103,7 +116,7 @@ def prepared(
     steps = min(setting.batches, len(seeds) // (size * setting.ranks))
     data = replace(data, splits={"train": seeds[: steps * size * setting.ranks]})
     data.save(folder / "data")
-    return ClusterJob(folder, setting.ranks, hidden, size, systems, setting.threads, setting.repeats), data
+    return ClusterJob(folder, setting.ranks, hidden, size, systems, setting.threads, setting.repeats, setting.device), data
 
 
 def _check_equal(measured: Measured) -> None:

@@ -66,6 +66,7 @@ class ClusterJob:
     systems: tuple[str, ...]
     threads: int = 1
     repeats: int = 3  # epochs that count, after one that does not
+    device: str = "cpu"
 
     def options(self, system: str = "data") -> NodeOptions:
         """Of a system of ours."""
@@ -79,6 +80,7 @@ class ClusterJob:
             threads=self.threads,
             epochs=10**6,
             validate="none",
+            device=self.device,
             **OURS[system],
         )
 
@@ -108,7 +110,7 @@ def rank(path: str) -> None:
                 on_link[name] += sent_bytes() - before
         steps = -(-len(data.splits["train"]) // (job.batch_size * job.ranks))
         mine = {name: asdict(_figures(turns[name], on_link[name], steps)) for name in systems}
-        everyone, rate, link_rate = ranks.all_gather(mine), _probe(ranks, 1), _probe(ranks, _AT_ONCE)
+        everyone, rate, link_rate = ranks.all_gather(mine), _probe(ranks, 1, job.device), _probe(ranks, _AT_ONCE, job.device)
     if ranks.rank == 0:
         means = {
             name: {key: statistics.fmean(theirs[name][key] for theirs in everyone) for key in figures}
@@ -128,17 +130,17 @@ def _figures(turns: list[Turn], on_link: int, steps: int) -> Figures:
     )
 
 
-def _probe(ranks: Ranks, at_once: int) -> float:
-    """Bytes per second that a rank sends while all send to all, so many times at once."""
+def _probe(ranks: Ranks, at_once: int, device: str) -> float:
+    """Bytes per second that a rank sends while all send to all, so many times at once: from the device, and back to it."""
     size = _PROBE * _AT_ONCE // at_once
-    exchange, each, seconds = Exchange(ranks), [size] * ranks.size, list[float]()
-    sent = torch.zeros(size * ranks.size, dtype=torch.uint8)
+    exchange, each, seconds = Exchange(ranks, device=device), [size] * ranks.size, list[float]()
+    sent = torch.zeros(size * ranks.size, dtype=torch.uint8, device=device)
     for _ in range(4):
         ranks.barrier()
         begin = perf_counter()
-        transfers = [exchange.all_to_all("probe", sent, sending=each, receiving=each) for _ in range(at_once)]
+        transfers = [exchange.all_to_all("probe", sent.to(exchange.wire), sending=each, receiving=each) for _ in range(at_once)]
         for transfer in transfers:
-            transfer.wait()
+            transfer.wait().to(device)
         seconds.append(max(ranks.all_gather(perf_counter() - begin)))
     exchange.close()
     return at_once * size * (ranks.size - 1) / statistics.median(seconds[1:])
@@ -150,7 +152,7 @@ def _system(name: str, job: ClusterJob, data: Dataset, ranks: Ranks, opened: Exi
     model = make_model(data, options)
     if name == PEER:
         return DistributedTraining(data, model.state_dict(), options, ranks)
-    exchange = Exchange(ranks)
+    exchange = Exchange(ranks, device=job.device)
     opened.callback(exchange.close)
     setup = Setup(options, None, None, ranks, job.ranks, Watcher(), opened, exchange)
     seen = _Losses()

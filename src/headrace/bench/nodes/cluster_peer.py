@@ -42,10 +42,7 @@ class PlainSage(nn.Module):
 
     def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
         for left, right, block in zip(self.left, self.right, reversed(blocks), strict=True):
-            ones = torch.ones(block.num_edges)
-            shape = (block.num_dst, block.num_src)
-            adjacency = torch.sparse_csr_tensor(block.indptr, block.indices.long(), ones, shape, check_invariants=False)
-            x = left(torch.sparse.mm(adjacency, x[: block.num_src], "mean")) + right(x[: block.num_dst])
+            x = left(_mean(block, x[: block.num_src])) + right(x[: block.num_dst])
             if left is not self.left[-1]:
                 x = F.relu(x)
         return x
@@ -54,12 +51,13 @@ class PlainSage(nn.Module):
 class RowFetch:
     """Node v's row is on rank v % ranks: ids go to their owners, and rows come back."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, device: torch.device) -> None:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.rows = x[self.rank :: self.ranks].clone()
+        self.rows = x[self.rank :: self.ranks].clone().to(device)
         self.sent = 0  # bytes to other ranks
 
     def __call__(self, ids: Tensor) -> Tensor:  # [n] -> [n, features]
+        ids = ids.to(self.rows.device)
         owner = ids % self.ranks
         order = owner.argsort(stable=True)
         asked = torch.bincount(owner, minlength=self.ranks)
@@ -71,10 +69,11 @@ class RowFetch:
         return out
 
     def _exchange(self, tensor: Tensor, sending: list[int], receiving: list[int]) -> Tensor:
-        received = tensor.new_empty((sum(receiving), *tensor.shape[1:]))
-        dist.all_to_all_single(received, tensor, receiving, sending)
-        self.sent += (len(tensor) - sending[self.rank]) * tensor[:1].nbytes
-        return received
+        sent = tensor.cpu()  # gloo carries what is in host memory
+        received = sent.new_empty((sum(receiving), *sent.shape[1:]))
+        dist.all_to_all_single(received, sent, receiving, sending)
+        self.sent += (len(sent) - sending[self.rank]) * sent[:1].nbytes
+        return received.to(tensor.device)
 
 
 class DistributedTraining:
@@ -83,7 +82,9 @@ class DistributedTraining:
     def __init__(self, data: Dataset, weights: dict[str, Tensor], options: NodeOptions, ranks: Ranks) -> None:
         assert data.x is not None
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        self.fetch = RowFetch(data.x)
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
+        device = torch.device(options.device)
+        self.fetch = RowFetch(data.x, device)
         self.loader = NeighborLoader(
             Dataset(data.graph, y=data.y),
             options.fanouts,
@@ -96,7 +97,7 @@ class DistributedTraining:
             shard=Shard(ranks.rank, ranks.size, "empty"),
         )
         self.ranks = ranks
-        self.model = DistributedDataParallel(PlainSage(weights))
+        self.model = DistributedDataParallel(PlainSage(weights).to(device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=options.lr)
         self.parameters = sum(parameter.nbytes for parameter in self.model.parameters())
 
@@ -105,7 +106,7 @@ class DistributedTraining:
         before, losses, begin = self.fetch.sent, [], perf_counter()
         for batch in self.loader:
             rows = self.model(self.fetch(batch.n_id), batch.blocks)
-            loss = F.cross_entropy(rows, batch.y)
+            loss = F.cross_entropy(rows, batch.y.to(rows.device))
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             self.optimizer.step()
@@ -114,6 +115,16 @@ class DistributedTraining:
         reduced = 2 * (self.ranks.size - 1) / self.ranks.size * self.parameters * len(losses)  # by a ring
         first = statistics.fmean(self.ranks.all_gather(losses[0]))
         return Turn(seconds, self.fetch.sent - before + reduced, 0.0, first)
+
+
+def _mean(block: Block, x: Tensor) -> Tensor:
+    """The mean over neighbors; torch has it as one operation on a CPU alone."""
+    indptr, indices, shape = block.indptr.to(x.device), block.indices.to(x.device).long(), (block.num_dst, block.num_src)
+    degrees = indptr.diff()
+    weights = torch.ones(len(indices), device=x.device) if x.device.type == "cpu" else (1 / degrees).repeat_interleave(degrees)
+    adjacency = torch.sparse_csr_tensor(indptr, indices, weights, shape, check_invariants=False)
+    mean: Tensor = torch.sparse.mm(adjacency, x, "mean") if x.device.type == "cpu" else torch.sparse.mm(adjacency, x)
+    return mean
 
 
 def _linear(weights: dict[str, Tensor], name: str) -> nn.Linear:

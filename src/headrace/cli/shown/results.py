@@ -60,7 +60,11 @@ def _with_spread(measure: Measure, values: Sequence[float]) -> str:
 def _rankings(ends: Lines) -> Table | None:
     """Each ranking that was asked for: among all nodes or sampled ones, filtered or raw; means where the run has repeats."""
     tests = [end["test"] for end in ends if isinstance(end.get("test"), dict)]
-    names = sorted(name for name, ranking in (tests[0] if tests else {}).items() if isinstance(ranking, dict))
+    names = sorted(
+        name
+        for name, ranking in (tests[0] if tests else {}).items()
+        if isinstance(ranking, dict) and "candidates" in ranking and "mrr" in ranking
+    )
     if not names:
         return None
     columns = list(tests[0][names[0]])

@@ -31,7 +31,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     | --- | --- | --- |
     | `edge_index` (both directions) or `edge_index_half` (each edge once), `y`, masks | as given | x, y, splits |
     | `train`, `valid`, `test` triples | the training triples, head to tail | `extra`: the triples |
-    | `src`, `dst`, `ts` | all events | `extra`: times |
+    | `src`, `dst`, `ts` | all events, with their times | `extra`: the list of events (`EventStream.of`) |
     | `train`, `test` pairs (user, item) | users and then items, both directions | `extra`: the pairs |
     | `snapshot_ptr`, `edge_index` | all snapshots together | `extra`: snapshots and signals |
     | `a_b` pairs with `num_a`, `num_b` | all kinds of nodes, one after the other, both directions | `extra`: the pairs |
@@ -146,7 +146,9 @@ def _pairs(arrays: Arrays) -> Dataset:
 
 def _events(arrays: Arrays) -> Dataset:
     nodes = int(arrays["num_nodes"]) if "num_nodes" in arrays else None
-    graph = Graph.from_edges(arrays["src"], arrays["dst"], nodes, edge_id=True)
+    graph = Graph.from_edges(arrays["src"], arrays["dst"], nodes, time=arrays.get("ts"), edge_id=True)
+    if "rating" in arrays:  # trust or distrust: what an event can be classified by
+        arrays["edge_label"] = (arrays["rating"] > 0).astype(np.int64)
     return Dataset(graph, extra=_rest(arrays), info=_info(arrays))
 
 

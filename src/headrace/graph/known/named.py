@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from headrace.graph import generate
 from headrace.graph.dataset import Dataset, open_dataset
 from headrace.graph.known.load import load
+from headrace.graph.snapshots import Snapshots
 
 _GENERATE = "generate:"
 
@@ -24,6 +25,7 @@ def named(spec: str) -> Dataset:
     | `generate:products,scale=0.05` | a preset of `headrace.generate` (products, reddit, papers100M), with its arguments |
     | `generate:community,nodes=1000,edges=20000` | `headrace.generate.community`, with its arguments |
     | `generate:knowledge,nodes=1000,edges=20000,relations=5` | `headrace.generate.knowledge`, with its arguments |
+    | `generate:events?nodes=1000&events=20000&repeat=0.8&new=0.02` | `headrace.generate.events`, with its arguments |
     | a directory | what `Dataset.save` or `headrace import` wrote there |
     | `cora` | `headrace.load("cora")` |
 
@@ -42,13 +44,39 @@ def named(spec: str) -> Dataset:
         raise FileNotFoundError(f"{spec!r} is no directory here, and as a known dataset: {error}") from None
 
 
+def named_snapshots(spec: str, *, every: float | None = None) -> Snapshots:
+    """The snapshots that `spec` names: `generate:snapshots?nodes=1000&edges=20000`, or those of a dataset (`Snapshots.of`).
+
+    every: the time unit of a snapshot, where the dataset is a list of events.
+
+    >>> from headrace.graph.known.named import named_snapshots
+    >>> len(named_snapshots("generate:snapshots?nodes=100&edges=600&steps=8"))
+    8
+    """
+    name, written = _parsed(spec.removeprefix(_GENERATE))
+    if spec.startswith(_GENERATE) and name == "snapshots":
+        return generate.snapshots(**_arguments(name, written, generate.snapshots))
+    return Snapshots.of(named(spec), every=every)
+
+
 def _generated(text: str) -> Dataset:
     name, written = _parsed(text)
-    kinds: dict[str, Callable[..., Dataset]] = {"community": generate.community, "knowledge": generate.knowledge}
+    kinds: dict[str, Callable[..., Dataset]] = {
+        "community": generate.community,
+        "knowledge": generate.knowledge,
+        "events": generate.events,
+    }
+    if name == "snapshots":
+        raise ValueError("generate:snapshots is a sequence of graphs, which `headrace train snapshot` takes")
     if name not in kinds and name not in generate.PRESETS:
         known = ", ".join([*generate.PRESETS, *kinds])
         raise ValueError(f"there is nothing to generate called {name!r}: choose one of {known}")
     make = kinds.get(name, generate.preset)
+    arguments = _arguments(name, written, make)
+    return make(**arguments) if name in kinds else make(name, **arguments)
+
+
+def _arguments(name: str, written: list[tuple[str, str]], make: Callable[..., Any]) -> dict[str, Any]:
     accepted = {n: p for n, p in inspect.signature(make, eval_str=True).parameters.items() if n != "name"}
     arguments: dict[str, Any] = {}
     for key, value in written:
@@ -59,7 +87,7 @@ def _generated(text: str) -> Dataset:
     missing = [n for n, p in accepted.items() if p.default is inspect.Parameter.empty and n not in arguments]
     if missing:
         raise ValueError(f"{name} needs {' and '.join(missing)}: {_GENERATE}{name},{','.join(f'{m}=...' for m in missing)}")
-    return make(**arguments) if name in kinds else make(name, **arguments)
+    return arguments
 
 
 def _parsed(text: str) -> tuple[str, list[tuple[str, str]]]:

@@ -96,7 +96,7 @@ class _Pulled:
 def _pulled(engine: PushPull, layer: nn.Module, nodes: Tensor, block: Block) -> _Pulled:
     blocks = pushed_blocks(engine.team, nodes, block, [0] * engine.team.size)
     _, sums = engine.forward(partial(Drawn, None, blocks)).wait()
-    return _Pulled(engine.split.finish(sums, block))
+    return _Pulled(engine.split.finish(sums, block.to(engine.device)))
 
 
 class _OwnTable:

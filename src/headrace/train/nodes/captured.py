@@ -28,16 +28,19 @@ _STEPS = 16  # fewer do not earn a recording, which runs a step three times
 Loss = Callable[[Any], tuple[Tensor, Tensor]]  # of a batch: the loss, and how many predictions are right
 
 
-def captures(model: nn.Module, capture: str, *, on_gpu: bool, sampled: bool, steps: int) -> tuple[bool, str]:
+def captures(model: nn.Module, capture: str, *, on_gpu: bool, sampled: bool, steps: int, pulls: bool = False) -> tuple[bool, str]:
     """Whether the steps of a run are recorded, and why, for its log.
 
     capture: as it was asked for. Left open ("auto"), it is so on a GPU, for models of ours, which wait for nothing.
     steps: of the run, as far as its options say.
+    pulls: whether a step waits for sums of other ranks (push-pull).
     """
     if capture != "auto":
         return capture == "always", f"capture {capture}"
     if not on_gpu or not sampled:
         return False, "it is for sampled batches on a GPU"
+    if pulls:
+        return False, "a step waits for sums of other ranks, which cannot be recorded"
     if not isinstance(model, GNN):
         return False, "a model of one's own may wait for the GPU, which cannot be recorded: capture always tries it"
     if normalizes_batches(model):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -19,10 +20,10 @@ from headrace.ranks import Exchange
 from headrace.store import ColumnSlice, Remote, access_probability, expected_hit_rate, hash_owners, once_per_machine
 from headrace.store.tiers.hot import order_of
 from headrace.train.fit import Setup
-from headrace.train.loop import Stopped
+from headrace.train.interrupt import Stopped
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.push_pull import PushPullRecipe
-from headrace.train.nodes.recipe import NodeRecipe
+from headrace.train.nodes.recipe import NodeRecipe, rows_on
 
 _TRIED = 4  # batches that are drawn to see how large they are
 
@@ -129,7 +130,12 @@ def _by_columns(data: Dataset, model: nn.Module, setup: Setup) -> PushPullRecipe
     if data.x is None:
         raise ValueError("push_pull cuts features by columns, and this dataset has none: use parallel data")
     grid = Grid(setup.ranks.rank, setup.ranks.size, setup.options.slices)
-    features = ColumnSlice(data.x, *grid.columns(data.num_features))
+    begin, end = grid.columns(data.num_features)
+    features = ColumnSlice(data.x, begin, end)
+    device = torch.device(setup.options.device)
+    if device.type != "cpu":
+        assert features.table is not None
+        features = ColumnSlice.of(rows_on(device, features.table, data, setup.options), begin, of=data.num_features)
     recipe = PushPullRecipe(
         _once_per_machine(data, setup),
         model,

@@ -13,7 +13,7 @@ from headrace.cluster import Grid, PushPull, PushPullBatches, Redrawn, Team, Tea
 from headrace.cluster.batches import in_order
 from headrace.cluster.rounds import IN_FLIGHT
 from headrace.graph import Dataset
-from headrace.loader import Batch, NeighborLoader, Shard
+from headrace.loader import Batch, Shard
 from headrace.pipeline import Trace, Versions
 from headrace.ranks import Exchange, Ranks
 from headrace.store import ColumnSlice
@@ -31,6 +31,8 @@ class PushPullRecipe(NodeRecipe):
     The model is whole on every rank. Of the maps of its first layer a rank updates its own columns; `assemble` brings the others.
     team: the ranks that hold all columns together; replicas: those that hold the columns of this one.
     """
+
+    pulls = True
 
     def __init__(
         self,
@@ -169,10 +171,6 @@ class PushPullRecipe(NodeRecipe):
     def _shard(self) -> Shard:
         grid = self.grid
         return TeamShard(grid.rank, grid.ranks, "empty", self.accumulate, grid.members)
-
-    def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
-        data = Dataset(self.data.graph, y=self.data.y) if shuffle else self.data  # a batch is given its sums later
-        return self._loader_over(data, nodes, shuffle=shuffle, trace=trace)
 
 
 def _versions_of(options: NodeOptions, accumulate: int, grid: Grid) -> Versions:

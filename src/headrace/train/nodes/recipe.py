@@ -37,6 +37,8 @@ class NodeRecipe(Recipe):
     `remote`: features that are spread over the ranks, in place of the data's.
     """
 
+    pulls = False  # whether a step waits for sums of other ranks
+
     def __init__(
         self,
         data: Dataset,
@@ -72,8 +74,8 @@ class NodeRecipe(Recipe):
         if options.capture == "always" and normalizes_batches(model):
             raise ValueError("capture pads batches, and this model normalizes over them: train it without capture")
         steps = options.epochs * self.num_batches(0) // self.accumulate
-        on_gpu, sampled = self.device.type == "cuda", self.loader is not None
-        begins, self.capture_reason = captures(self.model, options.capture, on_gpu=on_gpu, sampled=sampled, steps=steps)
+        how = {"on_gpu": self.device.type == "cuda", "sampled": self.loader is not None, "pulls": self.pulls}
+        begins, self.capture_reason = captures(self.model, options.capture, steps=steps, **how)
         self.captured = CapturedStep(self.model, self._loss_of) if begins else None
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:
@@ -243,8 +245,7 @@ class NodeRecipe(Recipe):
         return iter(loader)
 
     def _loader(self, nodes: Tensor, *, shuffle: bool, trace: Trace | None = None) -> NeighborLoader:
-        without_rows = shuffle and self.remote is not None  # which each batch is given later
-        data = Dataset(self.data.graph, y=self.data.y) if without_rows else self.data
+        data = Dataset(self.data.graph, y=self.data.y) if shuffle and not self._reads_rows else self.data
         return self._loader_over(data, nodes, shuffle=shuffle, trace=trace)
 
     def _loader_over(
@@ -281,6 +282,11 @@ class NodeRecipe(Recipe):
         return f"{spread[self.rows.placement]}, the rest in host memory, once per machine"
 
     @property
+    def _reads_rows(self) -> bool:
+        """Whether the loader of training batches gathers their features; otherwise ranks bring them together."""
+        return self.remote is None and not self.pulls
+
+    @property
     def _ahead(self) -> int:
         """Batches that are sampled ahead."""
         return self.options.staleness
@@ -291,24 +297,27 @@ class NodeRecipe(Recipe):
 
     def _placed_rows(self) -> Store | None:
         """Features where the GPU reads them, if there is one and it samples."""
-        options = self.options
-        if self.data.x is None or self.device.type == "cpu" or options.full_batch:
+        if self.data.x is None or self.device.type == "cpu" or self.options.full_batch or not self._reads_rows:
             return None
-        order = partial(
-            hot_order,
-            self.data.graph,
-            by=options.hot,
-            seeds=self.train_nodes,
-            fanouts=options.fanouts,
-            batch_size=options.batch_size,
-        )
-        ranks = self.ranks if self.ranks.size > 1 else None
-        return rows_for(self.device, self.data.x, cache=options.cache_budget, order=order, ranks=ranks)
+        return rows_on(self.device, self.data.x, self.data, self.options, self.ranks if self.ranks.size > 1 else None)
 
     def _precision(self) -> AbstractContextManager[Any]:
         cached = self.captured is None  # weights that were cast once must be cast again at every replay
         enabled = self.options.precision == "bf16"
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled, cache_enabled=cached)
+
+
+def rows_on(device: torch.device, x: Tensor, data: Dataset, options: NodeOptions, ranks: Ranks | None = None) -> Store:
+    """Rows of `x` where a GPU reads them: on it as far as the options say, the hottest nodes' first."""
+    order = partial(
+        hot_order,
+        data.graph,
+        by=options.hot,
+        seeds=data.splits["train"],
+        fanouts=options.fanouts,
+        batch_size=options.batch_size,
+    )
+    return rows_for(device, x, cache=options.cache_budget, order=order, ranks=ranks)
 
 
 def _uses(options: NodeOptions) -> int:

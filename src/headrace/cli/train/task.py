@@ -1,4 +1,4 @@
-"""`headrace train`: a recipe per subcommand."""
+"""What all tasks of `headrace train` share: the run's place, its options, what is shown, and how to go on."""
 
 from __future__ import annotations
 
@@ -9,92 +9,41 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from headrace.cli.options import refused, takes
+from headrace.cli.options import refused
 from headrace.cli.shown.live import LiveView
-from headrace.cli.shown.plan import show_plan
-from headrace.cli.shown.progress import progress_shown
 from headrace.cli.shown.results import show_result
 from headrace.cli.torchrun import is_first, leave, on_all, told_by_first
 from headrace.cluster import Part, is_partition
 from headrace.graph import Dataset
-from headrace.graph.known.named import named
-from headrace.plan import PlannedLink, planned_link
+from headrace.graph.known.named import named, named_snapshots
+from headrace.plan import PlannedLink
 from headrace.ranks import Ranks, join
-from headrace.train import CheckpointError, LinkOptions, NodeOptions, Run, Watcher
-from headrace.train import link as train_link
-from headrace.train import node as train_node
+from headrace.train import CheckpointError, Run, Watcher
+from headrace.train.interrupt import Stopped
 from headrace.train.links.link import check_ranks
-from headrace.train.loop import Stopped
 from headrace.train.options import from_plain
 from headrace.train.run import new_folder
 from headrace.train.watching.lines import Lines
-
-train = typer.Typer(name="train", help="Train a model.", no_args_is_help=True)
 
 DATASET = "a dataset directory, a known name (cora), or generate:products,scale=0.05"
 _CHECKPOINTS = [f"{place}{file}" for place in ("", "repeat-*/") for file in ("checkpoints/last.pt", "rows/extra.*.bin")]
 
 
-@train.command("node")
-@takes(NodeOptions, config=True)
-def node(
-    options: NodeOptions,
-    chosen: dict[str, Any],
-    dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-MODEL-1, -2, ...)")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
-    json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
-) -> None:
-    """Train a model to classify nodes.
-
-    Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with the accuracy on the
-    test nodes. Ctrl-C writes a checkpoint and says how to go on.
-    """
-    _train("node", options, chosen, dataset, out, options.model, resume=resume, json=json, train=train_node)
-
-
-@train.command("link")
-@takes(LinkOptions, config=True, unless="plan")
-def link(
-    options: LinkOptions,
-    chosen: dict[str, Any],
-    dataset: Annotated[str, typer.Argument(help=DATASET, show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-DECODER-1, -2, ...)")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
-    plan: Annotated[
-        bool,
-        typer.Option(
-            "--plan", help="plan storage, partitions, buffer, order, batch size and staleness, unless given, for --memory"
-        ),
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
-) -> None:
-    """Train embeddings of nodes and relations to predict edges, of a knowledge graph or of any graph.
-
-    Shows the run as it goes, writes it to a directory (options, metrics, timeline, checkpoints), and ends with how the true ends of
-    the test edges rank. Ctrl-C writes a checkpoint and says how to go on. With --plan, the plan and its reasons come first, and
-    its predictions are shown beside what was measured at the end.
-    """
-    if plan and resume:
-        raise refused("a run that goes on has its options already: leave out --plan")
-    name = chosen.get("decoder", options.decoder)
-    planned = _planned if plan else None
-    _train("link", options, chosen, dataset, out, name, resume=resume, json=json, train=train_link, planned=planned, suits=True)
-
-
-def _opened(dataset: str, task: str, ranks: Ranks) -> Any:
-    """The dataset, or this rank's part of it."""
+def _opened(dataset: str, task: str, ranks: Ranks, options: Any) -> Any:
+    """The dataset, or this rank's part of it; or its snapshots."""
+    if task == "snapshot":
+        return named_snapshots(dataset, every=options.every or None)
     if task == "node" and is_partition(dataset):
         return Part.open(dataset, ranks.rank, verify="small")
     return named(dataset)
 
 
-def _train(
+def train_task(
     task: str,
     options: Any,
     chosen: dict[str, Any],
@@ -123,8 +72,8 @@ def _train(
             place, values = told_by_first(ranks, begin)
             if values is not None:
                 options = from_plain(kind, _for_ranks(values, ranks) | chosen)
-            opened: list[Dataset] = []
-            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks)))
+            opened: list[Any] = []
+            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks, options)))
             more = {}
             if planned is not None:
                 plan = planned(opened[0], chosen, place)
@@ -132,7 +81,7 @@ def _train(
             elif suits and values is None:
                 options = chosen
             watcher = make_watcher() if is_first() else Watcher()
-            with _saying_how_to_go_on(task, dataset, place, watcher):
+            with saying_how_to_go_on(task, dataset, place, watcher):
                 result = train(opened[0], options=options, out=place, resume=resume, watcher=watcher, spec=dataset, **more)
     except KeyboardInterrupt:
         raise leave(130) from None
@@ -174,22 +123,9 @@ def _for_ranks(values: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     return values if ranks.size == 1 else values | {"device": values["device"].partition(":")[0]}
 
 
-def _planned(data: Dataset, chosen: dict[str, Any], place: Path) -> PlannedLink:
-    """The options that a plan makes of those that were chosen; printed before anything is trained."""
-    with progress_shown() as show:
-        planned = planned_link(data, chosen, folder=place.parent, progress=lambda text: show(text, 0, None))
-    show_plan(planned.plan, Console(stderr=True))
-    return planned
-
-
-def run_node(data: Dataset, options: NodeOptions, out: Path, spec: str, watcher: Watcher) -> None:
-    """Train; on Ctrl-C say how to go on."""
-    with _saying_how_to_go_on("node", spec, out, watcher):
-        train_node(data, options=options, out=out, watcher=watcher, spec=spec)
-
-
 @contextmanager
-def _saying_how_to_go_on(task: str, spec: str, out: Path, watcher: Watcher) -> Iterator[None]:
+def saying_how_to_go_on(task: str, spec: str, out: Path, watcher: Watcher) -> Iterator[None]:
+    """Within, Ctrl-C says where the checkpoint is and by which command the run goes on."""
     try:
         yield
     except KeyboardInterrupt as error:

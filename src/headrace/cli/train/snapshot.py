@@ -1,0 +1,29 @@
+"""`headrace train snapshot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.options import takes
+from headrace.cli.train.task import DATASET, train_task
+from headrace.train import SnapshotOptions
+from headrace.train import snapshot as train_snapshot
+
+
+@takes(SnapshotOptions, config=True)
+def snapshot(
+    options: SnapshotOptions,
+    chosen: dict[str, Any],
+    dataset: Annotated[str, typer.Argument(help=f"{DATASET}; or generate:snapshots?nodes=1000&edges=20000", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="the run's directory (default: runs/DATASET-MODEL-1, -2, ...)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
+) -> None:
+    """Train a recurrent model to forecast numbers of nodes on a sequence of graphs.
+
+    Ends with the errors on the last snapshots, beside those of zero, of the last value and of a linear model on the same windows.
+    """
+    train_task("snapshot", options, chosen, dataset, out, options.model, resume=resume, json=json, train=train_snapshot)

@@ -1,0 +1,176 @@
+"""`EventBatches`: all of a batch that no weight changes: neighbors, negatives, distinct nodes, times of memory and mail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headrace.graph import EventStream, Graph
+from headrace.sample import Block, NeighborSampler
+from headrace.sample.negatives.events import EventNegatives
+
+
+def cut_events(stream: EventStream, begin: int, end: int, size: int, cut: Literal["size", "ties"] = "size") -> Tensor:
+    """Where batches of about `size` events begin, and the end: with "ties", never between two events of one time.  # -> [n + 1]"""
+    if size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {size}")
+    starts = torch.arange(begin, end, size)
+    if cut == "ties":
+        first = torch.searchsorted(stream.time, stream.time[starts])  # the first event of each start's time
+        later = torch.searchsorted(stream.time, stream.time[starts], right=True)
+        starts = torch.where(first < starts, later, starts).clamp(begin, end).unique()
+        starts = starts[starts < end]
+    return torch.cat([starts, torch.tensor([end])])
+
+
+@dataclass(frozen=True, eq=False)
+class EventBatch:
+    """Events `begin` to `end`, with their negatives: the roots are sources, destinations and negatives, in this order."""
+
+    index: int
+    begin: int
+    end: int
+    nodes: Tensor  # [u] distinct ids of roots and neighbors
+    row_of: Tensor  # [nodes of the sample] place in `nodes`
+    blocks: tuple[Block, ...]
+    dt: Tensor  # [edges] from a neighbor's event to its root
+    edge_id: Tensor  # [edges]
+    has_mail: Tensor  # [u]
+    mail_event: Tensor  # [u] the event that sent the mail; 0 where there is none
+    mail_dt: Tensor  # [u] from the memory's time to the mail's
+    age: Tensor  # [roots] since the memory's time
+    written: Tensor  # [w] places in `nodes`: whose last event of the group is in this batch
+    other: Tensor  # [w] places in `nodes` of whom they met in it
+    other_root: Tensor  # [w] the root that this other is
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+class EventBatches:
+    """Makes batches of a stream that was cut at `cuts`: each is a function of (seed, epoch, batch) alone.
+
+    An event sees what was strictly before its time and, with `in_batch` "hidden", before its batch (`group` batches that share a
+    memory count as one). That is never decided by position: events of one time do not see one another.
+    """
+
+    def __init__(
+        self,
+        stream: EventStream,
+        cuts: Tensor,
+        negatives: EventNegatives,
+        *,
+        neighbors: Sequence[int] = (10,),
+        in_batch: Literal["hidden", "visible"] = "hidden",
+        group: int = 1,
+        threads: int | None = None,
+    ) -> None:
+        self.stream, self.cuts, self.negatives, self.in_batch, self.group = stream, cuts, negatives, in_batch, group
+        self.starts = torch.cat([cuts[:-1][::group], cuts[-1:]])  # of groups
+        graph = stream.graph()
+        assert graph.edge_id is not None
+        # By places in the stream in place of times: "before event n" is what both rules of visibility come to.
+        ordered = Graph(graph.indptr, graph.indices, time=graph.edge_id, edge_id=graph.edge_id)
+        self.samplers = [NeighborSampler(ordered, [fanout], temporal="last", threads=threads) for fanout in neighbors]
+        self._latest = NeighborSampler(ordered, [1], temporal="last", threads=threads)
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.cuts) - 1
+
+    def make(self, index: int, epoch: int, *, since: int = 0, memory: bool = True, negatives: bool = True) -> EventBatch:
+        """Batch `index` with the negatives of epoch `epoch`, for a memory that has seen events from `since` on."""
+        stream = self.stream
+        begin, end = int(self.cuts[index]), int(self.cuts[index + 1])
+        group = index // self.group * self.group
+        first, last = int(self.cuts[group]), int(self.cuts[min(group + self.group, self.num_batches)])
+        src, dst, time = stream.src[begin:end].long(), stream.dst[begin:end].long(), stream.time[begin:end]
+        negative = self.negatives.sample(begin, end, first, epoch=epoch, batch=index) if negatives else dst[:, None][:, :0]
+        copies = 2 + negative.shape[1]
+        roots = torch.cat([src, dst, negative.T.flatten()])
+        bound = torch.searchsorted(stream.time, time)
+        if self.in_batch == "hidden":
+            bound = bound.clamp_max(first)
+        nodes, blocks, dt, edge_id = self._neighborhood(roots, bound.repeat(copies), time.repeat(copies))
+        distinct, row_of = torch.unique(nodes, return_inverse=True)
+        if memory:
+            mail_event, has_mail, memory_time = self._mail(distinct, first, since)
+        else:
+            mail_event, has_mail = torch.zeros_like(distinct), torch.zeros(len(distinct), dtype=torch.bool)
+            memory_time = stream.time[:1].expand(len(distinct))
+        mail_dt = torch.where(has_mail, stream.time[mail_event] - memory_time, 0)
+        known = torch.where(has_mail, stream.time[mail_event], memory_time)  # once the mail is in the memory
+        age = time.repeat(copies) - known[row_of[: len(roots)]]
+        return EventBatch(
+            index,
+            begin,
+            end,
+            distinct,
+            row_of,
+            blocks,
+            dt,
+            edge_id,
+            has_mail,
+            mail_event,
+            mail_dt,
+            age,
+            *self._written(begin, end, first, last, distinct),
+        )
+
+    def _neighborhood(self, roots: Tensor, bound: Tensor, time: Tensor) -> tuple[Tensor, tuple[Block, ...], Tensor, Tensor]:
+        """Nodes (roots, then a node per edge of each hop), blocks, time differences and event of every edge."""
+        nodes, seeds = [roots], roots
+        indptrs, dts, edges, before = [torch.zeros(1, dtype=torch.int64)], [], [], len(roots)
+        blocks: list[Block] = []
+        for sampler in self.samplers:
+            sample = sampler.sample(seeds, time=bound, edge_ids=True)
+            assert sample.edge_id is not None
+            events, neighbor = sample.edge_id, sample.nodes[sample.indices.long()].long()
+            degree = sample.indptr.diff()
+            edge_time = self.stream.time[events]
+            dts.append(time.repeat_interleave(degree) - edge_time)
+            edges.append(events)
+            indptrs.append(sample.indptr[1:] + indptrs[-1][-1])
+            nodes.append(neighbor)
+            indptr, count = torch.cat(indptrs), before + len(neighbor)
+            # A node per edge: the neighbor as of the edge's own time, which the next hop goes by.
+            blocks.append(Block(indptr, torch.arange(len(roots), count), count))
+            seeds, bound, time, before = neighbor, torch.searchsorted(self.stream.time, edge_time), edge_time, count
+        return torch.cat(nodes), tuple(blocks), torch.cat(dts), torch.cat(edges)
+
+    def _last_before(self, nodes: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+        """The last event of each node before place `bound` of the stream (0 where there is none), and whether there is one."""
+        sample = self._latest.sample(nodes, time=bound, edge_ids=True)
+        assert sample.edge_id is not None
+        has = sample.indptr.diff() > 0
+        event = torch.zeros(len(nodes), dtype=torch.int64)
+        event[has] = sample.edge_id
+        return event, has
+
+    def _mail(self, nodes: Tensor, first: int, since: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Each node's event whose mail waits, whether there is one, and the time of its memory: that of the mail before."""
+        event, has = self._last_before(nodes, torch.full_like(nodes, first))
+        has &= event >= since
+        event = torch.where(has, event, 0)
+        start = self.starts[torch.searchsorted(self.starts, event, right=True) - 1]
+        earlier, had = self._last_before(nodes, start)
+        had &= has & (earlier >= since)
+        return event, has, self.stream.time[torch.where(had, earlier, 0)]
+
+    def _written(self, begin: int, end: int, first: int, last: int, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Whose memory this batch writes: those whose last event of the group [first, last) is one of its own."""
+        ends = torch.stack([self.stream.src[begin:last], self.stream.dst[begin:last]], dim=1).flatten().long()
+        distinct, place = torch.unique(ends, return_inverse=True)
+        latest = torch.zeros(len(distinct), dtype=torch.int64).scatter_reduce_(
+            0, place, torch.arange(len(ends)), "amax", include_self=False
+        )
+        mine = latest < 2 * (end - begin)
+        latest = latest[mine]
+        rows, other = (torch.searchsorted(nodes, ends[places]) for places in (latest, latest ^ 1))
+        size = end - begin
+        return rows, other, torch.where(latest % 2 == 0, latest // 2 + size, latest // 2)

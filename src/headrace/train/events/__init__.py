@@ -1,0 +1,1 @@
+"""Temporal link prediction over event streams: options, the recipe, its evaluation."""

@@ -1,0 +1,45 @@
+"""Options of temporal link prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.temporal import parse_parallel
+from headrace.train.options import RunOptions, option
+
+
+@dataclass(frozen=True)
+class TemporalOptions(RunOptions):
+    """Options of temporal link prediction."""
+
+    epochs: int = option(10, "passes over the training events, over all trainers (rounded up to whole sweeps)")
+    lr: float = option(0.001, "learning rate")
+    model: Literal["tgn", "jodie", "dyrep", "tgat"] = option("tgn", "kind of model")
+    batch_size: int = option(200, "events of a local batch")
+    parallel: str = option("1x1x1", "i x j x k: batches that share a memory's age, epochs at once, copies of the memory")
+    static: Literal["none", "learned", "features"] = option("none", "static rows added to the memory: learned first, or the data's")
+    static_epochs: int = option(5, "with static learned, passes that learn the rows")
+    neighbors: int = option(10, "recent neighbors of a node")
+    hidden: int = option(100, "width of memory, time code and embeddings")
+    heads: int = option(2, "attention heads")
+    dropout: float = option(0.1, "share of attention and activations dropped")
+    attention: Literal["disttgl", "pyg"] = option("disttgl", "details of the attention: those of DistTGL or of PyG's TGN")
+    loss: Literal["softmax", "bce"] = option("bce", "cross-entropy among the negatives, or a binary one for each")
+    negatives: int = option(1, "negatives of a training event, uniform over destinations")
+    candidates: int = option(20, "destinations that a true one is ranked among in evaluation")
+    evaluate: Literal["uniform", "historical", "inductive"] = option("uniform", "negatives of the evaluation")
+    in_batch: Literal["hidden", "visible"] = option("hidden", "whether an event may see earlier ones of its own batch as neighbors")
+    cut: Literal["size", "ties"] = option("size", "whether batches may end between events of one time")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_parallel(self.parallel)
+        if self.device.partition(":")[0] != "cpu":
+            raise ValueError(f"event streams are trained on a CPU as yet, not on {self.device}: leave device out")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    def _bounds(self) -> dict[str, int]:
+        ones = ("batch_size", "static_epochs", "neighbors", "hidden", "heads", "negatives", "candidates")
+        return super()._bounds() | dict.fromkeys(ones, 1)

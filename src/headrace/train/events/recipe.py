@@ -1,0 +1,259 @@
+"""`TemporalRecipe`: link prediction on a stream of events, as the training loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.graph import EventSplits, EventStream
+from headrace.nn import TGN, event_losses
+from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
+from headrace.sample import EventNegatives
+from headrace.temporal import EventBatch, EventBatches, NodeMemory, Schedule, Turn, cut_events, parse_parallel
+from headrace.train.events.evaluate import Evaluator
+from headrace.train.events.options import TemporalOptions
+from headrace.train.measure import Measure
+from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.watching.clock import Clock
+
+MEASURES = (Measure("ap", format=".2%"), Measure("auc"), Measure("mrr"))
+
+
+@dataclass(eq=False)
+class TurnBatch:
+    """What a trainer does in an iteration: its turn (None where it idles), and where it begins a batch all j sets of it."""
+
+    turn: Turn | None
+    sweep: int = 0
+    sets: list[EventBatch] | None = None
+    read: Future[list[Tensor]] | None = None
+
+
+class Forward(nn.Module):
+    """A TGN with the static rows of its nodes: given ones, or a table that is learnt in memory's place."""
+
+    def __init__(self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None) -> None:
+        super().__init__()
+        self.tgn, self.learned = tgn, learned
+        self.register_buffer("static", static, persistent=False)
+
+    def rows_of(self, nodes: Tensor) -> Tensor | None:
+        if self.learned is not None:
+            rows: Tensor = self.learned(nodes)
+            return rows
+        return None if self.static is None else self.static[nodes]  # type: ignore[index,no-any-return]
+
+    def update(self, rows: Tensor | None, batch: EventBatch, edge_x: Tensor | None) -> Tensor | None:
+        """Memory of the batch's nodes after their mail."""
+        if rows is None:
+            return None
+        memory, mail = rows.split([self.tgn.memory_width, self.tgn.mail_width], dim=1)
+        features = None if edge_x is None else edge_x[batch.mail_event]
+        return self.tgn.update(memory, mail, batch.mail_dt, features, has_mail=batch.has_mail)
+
+    def letters(self, memory: Tensor, batch: EventBatch, z: Tensor | None) -> Tensor:
+        """What is written for `batch.written`: memory, then mail.  # -> [w, memory + mail]"""
+        own, other = memory[batch.written], memory[batch.other]
+        embeds = None if z is None else z[batch.other_root]
+        mail, _ = self.tgn.mail(own, other, z_src=embeds, z_dst=embeds)
+        return torch.cat([own.detach(), mail], dim=1)
+
+    def embed(self, memory: Tensor | None, batch: EventBatch, edge_x: Tensor | None) -> Tensor:
+        roots = batch.blocks[0].num_dst if batch.blocks else len(batch.age)
+        if not self.tgn.hops:
+            return self.tgn.embed(memory, (), static=self.rows_of(batch.nodes), row_of=batch.row_of[:roots], age=batch.age)
+        return self.tgn.embed(
+            memory,
+            batch.blocks,
+            batch.dt,
+            edge_x=edge_x,
+            edge_id=None if edge_x is None else batch.edge_id,
+            static=self.rows_of(batch.nodes),
+            row_of=batch.row_of,
+        )
+
+    def scores(self, z: Tensor, size: int) -> Tensor:
+        """Logits of events and their negatives.  # [roots, out] -> [events, 1 + negatives]"""
+        source, others = z[:size], z[size:].view(-1, size, z.shape[1]).transpose(0, 1)
+        return self.tgn.score(source, others)
+
+
+class TemporalRecipe(Recipe):
+    """Link prediction on a stream of events, as the training loop sees it.
+
+    An epoch of the loop is a sweep of the schedule, a step is one of its iterations, and a batch is one trainer's turn in it: so
+    trainers are lanes of one process or spread over ranks, and their gradients are summed in one order. Memory is read when a batch
+    is ready, ahead of the trainer, and written when the new memory is known, before attention.
+    """
+
+    measures = MEASURES
+    model: Forward
+
+    def __init__(
+        self,
+        stream: EventStream,
+        splits: EventSplits,
+        model: Forward,
+        options: TemporalOptions,
+        trace: Trace | None = None,
+        *,
+        evaluates: bool = True,
+    ) -> None:
+        self.stream, self.splits, self.options, self.trace = stream, splits, options, trace
+        self.device = torch.device(options.device)
+        self.model = model.to(self.device)
+        cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
+        i, j, k = parse_parallel(options.parallel)
+        self.schedule = Schedule(i, j, k, len(cuts) - 1)
+        negatives = EventNegatives(stream, amount=options.negatives, seed=options.seed)
+        self.make = EventBatches(
+            stream, cuts, negatives, neighbors=self._hops(), in_batch=options.in_batch, group=i, threads=options.threads
+        )
+        tgn = model.tgn
+        self.has_memory = tgn.memory_width > 0
+        self.memories = [
+            NodeMemory(stream.num_nodes, memory=tgn.memory_width, mail=tgn.mail_width, device=self.device)
+            for _ in range(k if self.has_memory else 0)
+        ]
+        self.edge_x = None if stream.edge_x is None else stream.edge_x.float().to(self.device)
+        self.evaluator = Evaluator(stream, splits, options, self._hops()) if evaluates else None
+        self._held: dict[int, tuple[list[EventBatch], list[Tensor] | None]] = {}
+        self._rows_held: dict[int, list[Tensor]] = {}
+        self._pipeline: Pipeline | None = None
+
+    def _hops(self) -> list[int]:
+        return [self.options.neighbors] * max(self.model.tgn.hops, 1)
+
+    def num_batches(self, epoch: int) -> int:
+        return self.schedule.trainers * self.schedule.iterations
+
+    def _first_sweep(self, sweep: int, turn: Turn) -> bool:
+        """Whether a copy has not yet come to the stream's beginning."""
+        return sweep == 0 and self.schedule.start(turn.copy) + turn.position < self.schedule.groups
+
+    def _since(self, sweep: int, turn: Turn) -> int:
+        """The first event that a copy's memory has seen."""
+        if not self._first_sweep(sweep, turn):
+            return 0
+        return int(self.make.starts[self.schedule.start(turn.copy)])
+
+    def _sets(self, sweep: int, turn: Turn) -> list[EventBatch]:
+        j, k = self.schedule.j, self.schedule.k
+        epoch = (sweep * k + turn.copy) * j
+        since = self._since(sweep, turn)
+        return [self.make.make(turn.batch, epoch + n, since=since, memory=self.has_memory) for n in range(j)]
+
+    def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
+        trainers = self.schedule.trainers
+        for copy, memory in enumerate(self.memories):
+            memory.begin(self._ticket(epoch, first // trainers, copy))
+        cells = [divmod(cell, trainers) for cell in range(first, self.num_batches(epoch))]
+
+        def prepare(cell: tuple[int, int]) -> TurnBatch:
+            turn = self.schedule.turn(*cell)
+            if turn is None or not turn.reads:
+                return TurnBatch(turn, epoch)
+            sets = self._sets(epoch, turn)
+            if not self.has_memory:
+                return TurnBatch(turn, epoch, sets)
+            ticket = self._base(epoch) + turn.ticket
+            nodes = [batch.nodes for batch in sets]
+            reset = turn.resets and turn.batch == 0
+            return TurnBatch(turn, epoch, sets, self.memories[turn.copy].read(ticket, turn.batch, nodes, reset=reset))
+
+        self._take_up(epoch, first // trainers)
+        self._pipeline = Pipeline(cells, [Stage("prepare", prepare)], staleness=self.options.staleness, trace=self.trace)
+        return iter(self._pipeline)
+
+    def _take_up(self, sweep: int, iteration: int) -> None:
+        """Make the batches again that trainers stay on, with the rows that they were read with."""
+        self._held.clear()
+        for turn in self.schedule.turns(iteration):
+            if turn is not None and not turn.reads:
+                rows = self._rows_held.get(turn.trainer)
+                self._held[turn.trainer] = self._sets(sweep, turn), rows
+
+    def _base(self, sweep: int) -> int:
+        return sweep * 2 * self.schedule.batches
+
+    def _ticket(self, sweep: int, iteration: int, copy: int) -> int:
+        """The first ticket of a copy that is not served before an iteration."""
+        schedule = self.schedule
+        for later in range(iteration, schedule.groups):
+            turns = [t for t in schedule.turns(later) if t is not None and t.copy == copy and t.reads]
+            if turns:
+                return self._base(sweep) + min(turn.ticket for turn in turns)
+        return self._base(sweep + 1)
+
+    def loss(self, batch: TurnBatch, clock: Clock) -> Step:
+        turn = batch.turn
+        if turn is None:
+            return Step(0.0, 0, nodes=(0, 0), edges=(0,), ready=True)
+        if batch.sets is not None:
+            with clock("memory"):
+                rows = None if batch.read is None else batch.read.result()
+            self._held[turn.trainer] = batch.sets, rows
+        sets, rows = self._held[turn.trainer]
+        if turn.stay + 1 == self.schedule.j:
+            self._held.pop(turn.trainer)
+        events = sets[turn.stay]
+        model = self.model
+        with clock("forward"):
+            memory = model.update(None if rows is None else rows[turn.stay], events, self.edge_x)
+            late = model.tgn.parts.mail_embeds
+            if memory is not None and turn.writes and not late:
+                self._write(batch.sweep, turn, events, model.letters(memory, events, None))
+            z = model.embed(memory, events, self.edge_x)
+            if memory is not None and turn.writes and late:
+                self._write(batch.sweep, turn, events, model.letters(memory, events, z))
+            loss = event_losses(model.scores(z, events.size), self.options.loss).mean()
+        return Step(loss, events.size, nodes=(len(events.age), len(events.nodes)), edges=(len(events.dt),))
+
+    def _write(self, sweep: int, turn: Turn, events: EventBatch, rows: Tensor) -> None:
+        ticket = self._base(sweep) + turn.ticket + turn.group
+        self.memories[turn.copy].write(ticket, turn.batch, events.nodes[events.written], rows)
+
+    def step(self, batch: TurnBatch, clock: Clock) -> Step:
+        self.model.train()
+        return super().step(batch, clock)
+
+    def gradients(self, batch: TurnBatch, clock: Clock) -> Step:
+        self.model.train()
+        return super().gradients(batch, clock)
+
+    def stages(self) -> list[StageTimes]:
+        return [] if self._pipeline is None else self._pipeline.times
+
+    def state_dict(self) -> dict[str, Any]:
+        for memory in self.memories:
+            memory.settle()
+        self._rows_held = {trainer: rows for trainer, (_, rows) in self._held.items() if rows is not None}
+        return {"memory": [memory.rows.cpu().clone() for memory in self.memories], "held": self._rows_held}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for memory, rows in zip(self.memories, state["memory"], strict=True):
+            memory.rows.copy_(rows)
+        self._rows_held = state["held"]
+
+    def validate(self, progress: Progress) -> dict[str, Any] | None:
+        if self.evaluator is None:
+            return None
+        return self.evaluator.split(self.model, "val", progress)
+
+    def test(self, progress: Progress) -> dict[str, dict[str, Any] | None]:
+        if self.evaluator is None:
+            return {}
+        return {"train": None, **self.evaluator.splits(self.model, ("val", "test"), progress)}
+
+    def facts(self) -> dict[str, Any]:
+        rows = sum(memory.rows.nbytes for memory in self.memories)
+        return {"memory": {"data": self.stream.graph().nbytes, "node_memory": rows}, "cache": None}
+
+    def close(self) -> None:
+        for memory in self.memories:
+            memory.close()

@@ -1,0 +1,1 @@
+"""Forecasts on snapshot sequences: windows, baselines from the same windows, and a recipe in the one loop."""

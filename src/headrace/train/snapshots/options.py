@@ -1,0 +1,59 @@
+"""`SnapshotOptions`: what `headrace train snapshot` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.train.options import RunOptions, option
+
+
+@dataclass(frozen=True)
+class SnapshotOptions(RunOptions):
+    """Options of `hr.train.snapshot`."""
+
+    epochs: int = option(50, "passes over the training groups")
+    lr: float = option(0.01, "learning rate")
+    model: Literal["tgcn", "a3tgcn", "lrgcn", "gconvgru", "gclstm", "mpnnlstm", "wdgcn", "cdgcn", "evolvegcno", "evolvegcnh"] = (
+        option("tgcn", "recurrent cell")
+    )
+    hidden: int = option(32, "width of a node's state")
+    terms: int = option(2, "terms of Chebyshev filters (gconvgru, gclstm)")
+    dropout: float = option(0.0, "share of values that are dropped (mpnnlstm)")
+    window: int = option(12, "snapshots of a group")
+    horizon: int = option(1, "snapshots that are forecast")
+    groups: int = option(32, "groups of a step, over all ranks")
+    stride: int = option(1, "snapshots from one group's begin to the next")
+    stack: int = option(8, "groups that are one piece of work where they share a graph: ranks are dealt whole pieces")
+    strategy: Literal["balanced", "equal", "sequential"] = option(
+        "balanced", "which rank takes which group; never changes a result"
+    )
+    hoist: bool = option(True, "sums that read features alone come before the recurrent steps")
+    keep: float = option(1024.0, "MiB for sums of features that are kept over windows and epochs (0: none)")
+    overlap: bool = option(False, "two workers: one sums over neighbors while the other multiplies; never changes a result")
+    skip: bool = option(
+        True, "add a linear map of a node's last values, shared by all nodes, to the forecast; it begins as least squares"
+    )
+    val: float = option(0.1, "share of the snapshots that is for validation, before those for testing")
+    test: float = option(0.2, "share of the snapshots that is for testing: the last ones")
+    every: float = option(0.0, "time unit of a snapshot, where the dataset is a list of events")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_at_least(hidden=1, terms=1, window=1, horizon=1, groups=1, stride=1, stack=1)
+        self._check_not_negative("keep", "every", "val", "test", "dropout")
+        if not self.val + self.test < 1:
+            raise ValueError(f"val {self.val} and test {self.test} leave nothing to train on: they must add up to less than 1")
+        if not self.dropout < 1:
+            raise ValueError(f"dropout must be below 1, not {self.dropout}")
+        if self.overlap and self.dropout:
+            raise ValueError("overlap runs groups side by side, and dropout draws for one after the other: leave out one of them")
+        if self.device.partition(":")[0] != "cpu":
+            raise ValueError(f"snapshots are trained on a CPU as yet, not on {self.device}: leave device out")
+        if self.accumulate not in (0, self.batches_per_step):
+            raise ValueError(f"a step is of groups: set groups, not accumulate ({self.accumulate})")
+
+    @property
+    def batches_per_step(self) -> int:
+        """Pieces of work in a step."""
+        return -(-self.groups // self.stack)

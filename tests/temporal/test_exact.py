@@ -1,0 +1,110 @@
+"""Temporal training computes what a plain loop does, whatever runs beside it."""
+
+import pytest
+import torch
+from plain_tgn import plain_losses
+
+import headrace as hr
+from headrace.train.events.event import _tgn
+from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.loop import Trainer
+from headrace.train.watching.watch import Watcher
+
+
+class Losses(Watcher):
+    def __init__(self):
+        self.losses = []
+
+    def step(self, event, seconds):
+        self.losses.append(event.loss)
+
+
+def options(**more):
+    base = {"epochs": 1, "hidden": 16, "neighbors": 4, "batch_size": 10, "dropout": 0.0, "optimizer": "sgd", "lr": 1e-4}
+    return hr.train.TemporalOptions(**(base | {"threads": 1, "candidates": 3} | more))
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return hr.EventStream.of(hr.generate.events(nodes=60, events=1500, new=0.02, seed=5))
+
+
+def trained(stream, chosen, *, frozen=False):
+    torch.manual_seed(0)
+    watcher = Losses()
+    model = Forward(_tgn(chosen, stream, 0), None)
+    recipe = TemporalRecipe(stream, stream.splits(), model, chosen, evaluates=False)
+    trainers = recipe.schedule.trainers
+    trainer = Trainer(recipe, chosen, None, watcher, accumulate=trainers)
+    if frozen:
+        recipe.update.optimizer.step = lambda: None
+    trainer.epoch()
+    for memory in recipe.memories:
+        memory.settle()
+    recipe.close()
+    return watcher.losses, recipe
+
+
+def test_training_is_the_plain_loop(stream):
+    chosen = options(staleness=4)
+    losses, recipe = trained(stream, chosen)
+    torch.manual_seed(0)
+    tgn = _tgn(chosen, stream, 0)
+    negatives = hr.sample.EventNegatives(stream, amount=1, seed=chosen.seed)
+    train = stream.splits().train
+    plain, rows = plain_losses(stream, train, batch_size=10, neighbors=4, tgn=tgn, negatives=negatives, rate=chosen.lr, steps=1000)
+    assert len(plain) >= 100
+    assert torch.allclose(torch.tensor(losses), torch.tensor(plain), rtol=0, atol=1e-6)
+    assert torch.allclose(recipe.memories[0].rows, rows, atol=1e-5)
+
+
+def test_running_ahead_changes_no_bit(stream):
+    now, ahead = (trained(stream, options(staleness=staleness)) for staleness in (0, 4))
+    assert now[0] == ahead[0]
+    assert torch.equal(now[1].memories[0].rows, ahead[1].memories[0].rows)
+
+
+@pytest.mark.parametrize("parallel", ["1x1x1", "2x1x1", "1x3x1", "1x1x2", "2x2x2"])
+def test_the_log_obeys_the_schedule(stream, parallel):
+    _, recipe = trained(stream, options(parallel=parallel, batch_size=50))
+    schedule = recipe.schedule
+    for copy, memory in enumerate(recipe.memories):
+        log = list(memory.log)
+        assert [operation.ticket for operation in log] == list(range(2 * schedule.batches))
+        for kind in ("read", "write"):
+            assert sorted(o.batch for o in log if o.operation == kind) == list(range(schedule.batches))
+        turns = [t for n in range(schedule.iterations) for t in schedule.turns(n) if t is not None and t.copy == copy and t.reads]
+        tickets = {turn.ticket: ("read", turn.batch) for turn in turns}
+        tickets |= {turn.ticket + turn.group: ("write", turn.batch) for turn in turns}
+        assert [(o.operation, o.batch) for o in log] == [tickets[ticket] for ticket in sorted(tickets)]
+        for group in range(schedule.groups):
+            members = schedule.members(group)
+            begin, end = int(recipe.make.cuts[members[0]]), int(recipe.make.cuts[members[-1] + 1])
+            distinct = torch.cat([stream.src[begin:end], stream.dst[begin:end]]).unique()
+            assert sum(o.rows for o in log if o.operation == "write" and o.batch in members) == len(distinct)
+
+
+def test_memory_of_frozen_weights_is_the_serial_one(stream):
+    serial = trained(stream, options(batch_size=50), frozen=True)[1].memories[0].rows
+    epochs = trained(stream, options(batch_size=50, parallel="1x3x1"), frozen=True)[1].memories[0].rows
+    other = trained(stream, options(batch_size=50, seed=9), frozen=True)[1].memories[0].rows
+    copies = trained(stream, options(batch_size=50, parallel="1x1x2"), frozen=True)[1].memories
+    assert torch.equal(serial, epochs)
+    assert torch.equal(serial, other)  # other negatives
+    assert torch.equal(serial, copies[0].rows)
+    together = trained(stream, options(batch_size=25, parallel="2x1x1"), frozen=True)[1].memories[0].rows
+    assert torch.allclose(serial, together, atol=1e-6)
+
+
+def test_no_batch_sees_the_future(stream):
+    train = stream.splits().train
+    noise = torch.Generator().manual_seed(1)
+    cut = 600
+    src, dst = stream.src.clone(), stream.dst.clone()
+    src[cut:] = src[cut:][torch.randperm(len(src) - cut, generator=noise)]
+    dst[cut:] = dst[cut:][torch.randperm(len(dst) - cut, generator=noise)]
+    other = hr.EventStream(src, dst, stream.time, num_nodes=stream.num_nodes)
+    assert train > cut
+    losses, changed = trained(stream, options())[0], trained(other, options())[0]
+    assert losses[: cut // 10] == changed[: cut // 10]
+    assert losses[cut // 10 :] != changed[cut // 10 :]
