@@ -1,11 +1,13 @@
 """Meeting the others: alone without torchrun, NCCL where every rank has a GPU of its own. `test_exchange.py` runs three."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from headrace.ranks import Alone, GroupRanks, device_of, join
-from headrace.ranks.join import _backend
+from headrace.ranks.join import _backend, _connect
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -70,6 +72,12 @@ def test_a_rank_that_does_not_come_is_waited_for_as_long_as_was_said(monkeypatch
     monkeypatch.setenv("HEADRACE_JOIN_SECONDS", "soon")
     with pytest.raises(ValueError, match="HEADRACE_JOIN_SECONDS must be a number of seconds, not 'soon'"), join():
         pass
+
+
+def test_a_rank_that_went_before_all_were_connected_is_told_in_a_sentence():
+    store = dist.PrefixStore("one", dist.HashStore())
+    with pytest.raises(ConnectionError, match=r"rank 0 lost another of the 2 while they connected \(.*see how the others ended"):
+        _connect("gloo", store, 0, 2, timedelta(seconds=1))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def join(device: str | torch.device = "cpu", *, timeout: float = 300.0) -> Itera
     store, rank, size, gpus = _meet(_gpu_name(chosen))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group(_backend(gpus), store=store, rank=rank, world_size=size, timeout=limit)
+    _connect(_backend(gpus), store, rank, size, limit)
     store.set_timeout(limit)
     assert dist.group.WORLD is not None
     in_step = size == 1
@@ -103,6 +103,16 @@ def _meet(gpu: str) -> tuple[PrefixStore, int, int, list[str]]:
         raise TimeoutError(
             f"rank {os.environ['RANK']} did not meet the {others} others at {address} within {seconds:g} s ({why}): see how they "
             f"ended, or let it wait longer by {_WAIT}"
+        ) from None
+
+
+def _connect(backend: str, store: PrefixStore, rank: int, size: int, limit: timedelta) -> None:
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+    except RuntimeError as error:  # gloo's, when a rank that was there is gone
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise ConnectionError(
+            f"rank {rank} lost another of the {size} while they connected ({why}): see how the others ended"
         ) from None
 
 
