@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -120,7 +121,7 @@ def run(example: Example, checkout: Path, *, ours: bool, epochs: int, threads: i
             if process.wait() or not values:
                 errors.seek(0)
                 raise RuntimeError(f"{example.name} {'with' if ours else 'without'} the two lines:\n{errors.read()[-3000:]}")
-    gaps = [after - before for before, after in zip(moments[:-1], moments[1:], strict=True)]
+    gaps = [after - before for before, after in itertools.pairwise(moments)]
     best = max(values) if example.largest else min(values)
     return {"last": values[-1], "best": best, "epoch_s": statistics.median(gaps) if gaps else None}
 
@@ -141,7 +142,8 @@ def main() -> None:
         theirs, ours = (run(example, options.checkout, ours=ours, **how) for ours in (False, True))
         peer = "PyG" if SAMPLES else "PyG's layers, our loader"
         if options.json:
-            print(json.dumps({"example": example.name, "measure": example.measure, "ours": ours, "peers": {peer: theirs}}), flush=True)
+            row = {"example": example.name, "measure": example.measure, "ours": ours, "peers": {peer: theirs}}
+            print(json.dumps(row), flush=True)
             continue
         seconds = f"{ours['epoch_s']:.2f} | {theirs['epoch_s']:.2f} | {theirs['epoch_s'] / ours['epoch_s']:.2f} x"
         print(f"| {example.name} | {example.measure.strip(' :=')} {ours['best']} | {theirs['best']} | {seconds} |", flush=True)

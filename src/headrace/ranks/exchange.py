@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headrace.ranks.process import Process, ended, told_gone
+from headrace.ranks.process import Process, RankGoneError, ended, told_gone
 from headrace.ranks.ranks import Ranks
 
 _KIND_BITS = 8
@@ -232,7 +232,7 @@ class Exchange:
         return [Process(**json.loads(text)) for text in notes.multi_get([f"process {rank}" for rank in range(self.size)])]
 
     def _gone(self, ranks: list[int], error: RuntimeError) -> RuntimeError:
-        return RuntimeError(f"{self._where()}: {told_gone(self._processes, ranks)} ({error})")
+        return RankGoneError(f"{self._where()}: {told_gone(self._processes, ranks)} ({error})")
 
     def _count(self, phase: str, sent: int, received: int) -> None:
         self.traffic[phase].sent += sent

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from headrace import _device
-from headrace.ranks.process import machine
+from headrace.ranks.process import RankGoneError, machine
 from headrace.ranks.ranks import Alone, GroupRanks, Ranks
 
 _joined = count()  # all ranks join equally often
@@ -111,7 +111,7 @@ def _connect(backend: str, store: PrefixStore, rank: int, size: int, limit: time
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:  # gloo's, when a rank that was there is gone
         why = str(error).partition("\n")[0].rstrip(".")
-        raise ConnectionError(
+        raise RankGoneError(
             f"rank {rank} lost another of the {size} while they connected ({why}): see how the others ended"
         ) from None
 

@@ -79,6 +79,10 @@ def ended(processes: Sequence[Process], ranks: Iterable[int], *, seconds: float 
         sleep(0.02)
 
 
+class RankGoneError(ConnectionError, RuntimeError):
+    """Another rank ended, or cannot be reached. Collectives raise RuntimeError, whose sentence this one replaces."""
+
+
 def told_gone(processes: Sequence[Process], ranks: list[int]) -> str:
     """Say which ranks are gone, and what is known of why."""
     names = " and ".join(f"rank {rank} ({processes[rank]})" for rank in ranks)

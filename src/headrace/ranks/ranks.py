@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from headrace.ranks.process import Process, ended, machine, told_gone
+from headrace.ranks.process import Process, RankGoneError, ended, machine, told_gone
 
 T = TypeVar("T")
 
@@ -92,7 +92,9 @@ class GroupRanks(Ranks):
         except RuntimeError as error:
             others = [rank for rank in range(len(self._processes)) if rank != self.rank]
             if gone := ended(self._processes, others, seconds=0.5):
-                raise RuntimeError(f"{told_gone(self._processes, gone)} ({error})") from error
+                raise RankGoneError(f"{told_gone(self._processes, gone)} ({error})") from error
+            if not others:  # they have not said yet who they are
+                raise RankGoneError(f"another rank ended before all had met ({error}): see how the others ended") from error
             raise
 
     def _on_device(self) -> Any:
