@@ -1,11 +1,12 @@
 """Kernels of a GPU on CPU tensors: scripts run by Triton's interpreter, which must be chosen before triton is imported."""
 
 import os
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+import warm
 
 
 def run_interpreted(script: str, *arguments: str) -> None:
@@ -13,5 +14,6 @@ def run_interpreted(script: str, *arguments: str) -> None:
     pytest.importorskip("triton", reason="needs triton")
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, env=environment, timeout=300)
+    with tempfile.TemporaryDirectory() as folder:
+        done = warm.run("-c", script, *arguments, folder=folder, environment=environment)
     assert done.stdout == "equal\n", done.stderr

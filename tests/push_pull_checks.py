@@ -300,7 +300,7 @@ def main(folder):
     torch.set_num_threads(1)
     with join() as ranks:
         for name, check in list(globals().items()):
-            if name.startswith("check_") and (len(sys.argv) == 2 or sys.argv[2] in name):
+            if name.startswith("check_") and (len(sys.argv) == 2 or name in sys.argv[2:]):
                 try:
                     check(ranks)
                     results[name] = ""

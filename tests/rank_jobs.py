@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import warm
+
 
 def free_port():
     with socket.socket() as probe:
@@ -31,9 +33,13 @@ class Job:
                 "GLOO_SOCKET_IFNAME": "lo",
                 **((environments or {}).get(rank, {})),
             }
-            command = [*((prefixes or {}).get(rank, [])), sys.executable, str(script), *map(str, args)]
-            with open(self.folder / f"said.{rank}", "wb") as said:
-                self.processes.append(subprocess.Popen(command, env=environment, stdout=said, stderr=said))
+            said, prefix = self.folder / f"said.{rank}", (prefixes or {}).get(rank)
+            if prefix is None:
+                self.processes.append(warm.Python(script, *args, said=said, environment=environment))
+                continue
+            with open(said, "wb") as file:
+                command = [*prefix, sys.executable, str(script), *map(str, args)]
+                self.processes.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
 
     def said(self, rank):
         return (self.folder / f"said.{rank}").read_text()

@@ -3,13 +3,12 @@
 import doctest
 import importlib
 import pkgutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import headrace
+import warm
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -19,7 +18,7 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages(headrace.__path__, "headr
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda p: p.stem)
 def test_example_runs(script, tmp_path):
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = warm.run(script, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -140,6 +140,7 @@ def test_a_benchmark_of_the_gpu_says_that_there_is_none(name):
     assert "headrace: this benchmark measures a GPU, and torch sees none here\n" in result.output
 
 
+@pytest.mark.slow
 def test_bench_train_times_a_step_and_its_parts_beside_the_products_alone():
     result = runner.invoke(app, ["bench", "train", "--scale", "0.002", "--batches", "2", "--repeats", "1", "--json"])
     assert result.exit_code == 0, result.output

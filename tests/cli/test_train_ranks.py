@@ -41,8 +41,8 @@ def test_links_are_refused_once(tmp_path):
     ("arguments", "message"),
     [
         ([DATASET, "--epochs", "-1"], "epochs must be at least 0, not -1"),
-        (["no/such/place"], "there is no dataset at no/such/place"),
-        ([DATASET, "--out", "{}/nothing", "--resume"], "is no run: it has no options.json"),
+        pytest.param(["no/such/place"], "there is no dataset at no/such/place", marks=pytest.mark.slow),
+        pytest.param([DATASET, "--out", "{}/nothing", "--resume"], "is no run: it has no options.json", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_is_refused_once(tmp_path, arguments, message):

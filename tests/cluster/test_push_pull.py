@@ -17,6 +17,13 @@ from rank_jobs import Job
 from training_cases import assert_same_weights, lasting
 
 CHECKS = [name for name in vars(push_pull_checks) if name.startswith("check_")]
+QUICK = [
+    "check_delays_are_a_replay_of_their_function",
+    "check_bytes_are_those_of_the_formula",
+    "check_a_split_graph",
+    "check_a_residual_of_the_columns_themselves",
+    "check_further_slices",
+]
 TRAINING = Path(rank_training.__file__)
 
 
@@ -27,18 +34,36 @@ def ended(job, ranks, seconds=300):
         job.end()
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
-def results(request, tmp_path_factory):
-    """What each rank found in all checks."""
-    folder = tmp_path_factory.mktemp("checks")
-    ended(Job(push_pull_checks.__file__, [folder], size=request.param, folder=folder), request.param)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.param)]
+def found_by(ranks, folder, checks):
+    """What each rank found in these checks."""
+    ended(Job(push_pull_checks.__file__, [folder, *checks], size=ranks, folder=folder), ranks)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_on_all_ranks(results, check):
+def assert_found(results, check):
     for rank, result in enumerate(results):
         assert result[check] == "", f"rank {rank}: {result[check]}"
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    return found_by(2, tmp_path_factory.mktemp("checks"), QUICK)
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def on_more(request, tmp_path_factory):
+    return found_by(request.param, tmp_path_factory.mktemp("checks"), CHECKS)
+
+
+@pytest.mark.parametrize("check", QUICK)
+def test_on_two_ranks(on_two, check):
+    assert_found(on_two, check)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
+def test_on_all_ranks(on_more, check):
+    assert_found(on_more, check)
 
 
 def trained_by(ranks, folder, case):

@@ -192,7 +192,7 @@ graphs = st.builds(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=25, database=None)
+@settings(derandomize=True, deadline=None, max_examples=12, database=None)
 @given(graphs, st.lists(st.integers(-1, 6), min_size=1, max_size=3), methods, st.data())
 def test(graph, fanouts, method, data):
     seeds = st.lists(st.integers(0, graph.num_nodes - 1), max_size=5)

@@ -39,7 +39,7 @@ def trained_by(ranks, folder, cases):
     return folder
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (3, 4))])
 def test_any_number_of_ranks_gives_the_bits_of_one(alone, tmp_path, ranks):
     folder = trained_by(ranks, tmp_path / "run", MODELS)
     for model in MODELS:
@@ -74,8 +74,9 @@ def killed_and_resumed(alone, folder, model, kills):
     assert lasting(Run(folder / model).metrics()) == lasting(Run(alone / model).metrics())
 
 
-def test_a_killed_job_goes_on_with_another_number_of_ranks(alone, tmp_path):
-    killed_and_resumed(alone, tmp_path / "job", "gat", [(3, 9), (2, 30)])
+@pytest.mark.parametrize("kills", [[(3, 9)], pytest.param([(3, 9), (2, 30)], marks=pytest.mark.slow)], ids=["once", "twice"])
+def test_a_killed_job_goes_on_with_another_number_of_ranks(alone, tmp_path, kills):
+    killed_and_resumed(alone, tmp_path / "job", "gat", kills)
 
 
 @pytest.mark.slow

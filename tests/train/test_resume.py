@@ -303,12 +303,12 @@ COMMAND = [
     "--batch-size",
     "100",
     "--epochs",
-    "12",
+    "6",
     "--dropout",
     "0.5",
 ]
 COMMAND += ["--threads", "1", "--log-every", "1", "--checkpoint-seconds", "0", "--json"]
-STEPS = 12 * 8
+STEPS = 6 * 8
 
 
 def start(place, *more) -> subprocess.Popen:
@@ -358,7 +358,7 @@ def test_a_process_that_is_killed_again_and_again_ends_as_one_that_was_not(unkil
     place = tmp_path / "run"
     assert kill_and_resume(place, kills, seed) >= min(kills, 2)
     assert_same_run(place, unkilled)
-    assert [line["epoch"] for line in Run(place).metrics("epoch")] == list(range(12))
+    assert [line["epoch"] for line in Run(place).metrics("epoch")] == list(range(6))
     assert [line["step"] for line in Run(place).metrics("step")] == list(range(1, STEPS + 1))
 
 
