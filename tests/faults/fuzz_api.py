@@ -2,7 +2,8 @@
 
     python tests/faults/fuzz_api.py --seed 0 --calls 2000
 
-Call number i has seed S + i: it takes a call that works and spoils one to three of its arguments. Calls run in batches in a process
+Call number i has seed S + i: it takes a call that works and spoils one to three of its arguments. A seed written as
+SEED:NAME is of that call, whatever other calls there are. Calls run in batches in a process
 of their own with a limit on memory; one that crashes or hangs is named, and the batch goes on behind it. `check=False`, by which a
 caller vouches for ids, is not part of this.
 """
@@ -49,9 +50,9 @@ class Counts:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
-def run(seeds: Sequence[int]) -> Counts:
+def run(seeds: Sequence[str]) -> Counts:
     """Make the calls of these seeds."""
-    counts = Counts(seeds[0] if seeds else 0)
+    counts = Counts(_parsed(seeds[0])[0] if seeds else 0)
     with tempfile.TemporaryDirectory(prefix="headrace-api-", ignore_cleanup_errors=True) as folder:
         while seeds:
             batch, rest = seeds[:_BATCH], seeds[_BATCH:]
@@ -59,11 +60,17 @@ def run(seeds: Sequence[int]) -> Counts:
     return counts
 
 
-def _batch(seeds: Sequence[int], folder: Path, counts: Counts) -> Sequence[int]:
+def _parsed(seed: str) -> tuple[int, str]:
+    """A seed, and the name of its call; empty where the seed decides."""
+    number, _, name = seed.partition(":")
+    return int(number), name
+
+
+def _batch(seeds: Sequence[str], folder: Path, counts: Counts) -> Sequence[str]:
     """Run a worker over some seeds; returns those that it did not come to."""
     said = folder / "said.jsonl"
     said.unlink(missing_ok=True)
-    words = [sys.executable, __file__, "--worker", str(said), "--seeds", ",".join(map(str, seeds))]
+    words = [sys.executable, __file__, "--worker", str(said), "--seeds", ",".join(seeds)]
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
     with open(folder / "errors.txt", "w+b") as errors:
         worker = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=folder)
@@ -94,7 +101,7 @@ def _batch(seeds: Sequence[int], folder: Path, counts: Counts) -> Sequence[int]:
     if not begun:
         raise RuntimeError(f"the worker could not begin: {last}")
     broken = begun[-1]
-    left = seeds[seeds.index(broken["began"]) + 1 :]
+    left = seeds[broken["place"] + 1 :]
     if len(done) == len(begun):
         if not left:  # after its last call, on its way out
             counts.crashes += 1
@@ -107,7 +114,7 @@ def _batch(seeds: Sequence[int], folder: Path, counts: Counts) -> Sequence[int]:
     return left
 
 
-def _work(said: Path, seeds: Sequence[int]) -> None:
+def _work(said: Path, seeds: Sequence[str]) -> None:
     """A worker: makes the calls of its seeds, and writes each down before and after."""
     import faulthandler
 
@@ -116,18 +123,20 @@ def _work(said: Path, seeds: Sequence[int]) -> None:
     import torch
 
     targets = _targets(Path.cwd())
+    by_name = {target[0]: target for target in targets}
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + _MEMORY, held + _MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE, _FILE))  # more is an error at once: writing it would take minutes
     right = (ValueError, TypeError, IndexError, KeyError, OSError, MemoryError, NotImplementedError, RuntimeError, OverflowError)
     right += (FloatingPointError, ImportError)
     with open(said, "a", encoding="utf-8") as log:
-        for number in seeds:
-            dice = random.Random(number)
-            name, call, arguments = dice.choice(targets)
-            spoiled = _spoil(dice, call, arguments(), torch)
+        for place, asked in enumerate(seeds):
+            number, wanted = _parsed(asked)
+            name, call, arguments = by_name[wanted] if wanted else random.Random(f"target {number}").choice(targets)
+            seed = f"{number}:{name}"
+            spoiled = _spoil(random.Random(number), call, arguments(), torch)
             shown = f"{name}({', '.join(f'{k}={_short(v)}' for k, v in spoiled.items())})"
-            log.write(json.dumps({"began": number, "call": shown}) + "\n")
+            log.write(json.dumps({"began": seed, "place": place, "call": shown}) + "\n")
             log.flush()
             try:
                 call(**spoiled)
@@ -139,7 +148,7 @@ def _work(said: Path, seeds: Sequence[int]) -> None:
                 kind, text = "odd", f"{type(error).__name__}: {error}"
             except Exception as error:
                 kind, text = "failure", f"{type(error).__name__}: {error}"
-            log.write(json.dumps({"seed": number, "kind": kind, "call": shown, "said": text[:600]}) + "\n")
+            log.write(json.dumps({"seed": seed, "kind": kind, "call": shown, "said": text[:600]}) + "\n")
             log.flush()
 
 
@@ -232,6 +241,8 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
     triples = torch.stack([ids, ids % 2, ids.flip(0)], 1)
     knowledge = hr.generate.knowledge(nodes=40, edges=300, relations=2, threads=1)
     rows = (graph.indptr, graph.indices)
+    stream = hr.EventStream.of(hr.generate.events(nodes=40, events=300))
+    sequence = hr.generate.snapshots(nodes=20, edges=60, steps=48, features=2)
     counter = iter(range(10**9))
 
     def preset(name: Any, scale: Any, **more: Any) -> Any:
@@ -289,6 +300,21 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
     def link(**options: Any) -> Any:
         return train.link(knowledge, train.LinkOptions(epochs=1, **options))
 
+    def temporal(**options: Any) -> Any:
+        return train.temporal(stream, train.TemporalOptions(epochs=1, **options))
+
+    def snapshot(**options: Any) -> Any:
+        return train.snapshot(sequence, train.SnapshotOptions(epochs=1, **options))
+
+    def celled(kind: Any, in_channels: Any, out_channels: Any, x: Any, where: Any, **more: Any) -> Any:
+        return getattr(nn, kind)(in_channels, out_channels, **more)(x, where)
+
+    def tgn(rows: Any, dt: Any, **more: Any) -> Any:
+        return nn.TGN(**more).update(rows[:, :8], rows[:, :16], dt, has_mail=torch.ones(len(rows), dtype=torch.bool))
+
+    def event_negatives(stream: Any, begin: Any, end: Any, **more: Any) -> Any:
+        return sample.EventNegatives(stream, **more).sample(begin, end)
+
     def saved(nodes: Any, y: Any, x: Any) -> Any:
         hr.Dataset(graph, x=x, y=y, splits={"train": nodes}).save(folder / f"saved-{next(counter)}")
 
@@ -312,7 +338,7 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
         ("generate.preset", preset, lambda: {"name": "products", "scale": 0.0001, "threads": 2}),
         ("NeighborSampler", sampled, lambda: {"graph": graph, "fanouts": [3, 2], "seeds": ids, "seed": 1, "threads": 2}),
         (
-            "NeighborSampler, labor",
+            "NeighborSampler by LABOR",
             sampled,
             lambda: {"graph": graph, "fanouts": [3], "seeds": ids, "labor": True, "replace": False},
         ),
@@ -322,7 +348,7 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
             lambda: {"data": data, "num_neighbors": [3, 2], "input_nodes": ids, "batch_size": 2, "staleness": 2},
         ),
         (
-            "NeighborLoader, shard",
+            "NeighborLoader of a shard",
             loaded,
             lambda: {"data": data, "num_neighbors": [3], "input_nodes": None, "shard": (0, 2), "seed": 3},
         ),
@@ -361,7 +387,7 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
         ),
         ("gather", kernels.gather, lambda: {"x": x, "ids": ids, "threads": 2}),
         ("aggregate", kernels.aggregate, lambda: {**some, "reduce": "mean", "threads": 2}),
-        ("aggregate, weights", kernels.aggregate, lambda: {**some, "weight": torch.rand(400), "ids": torch.arange(60)}),
+        ("aggregate by weights", kernels.aggregate, lambda: {**some, "weight": torch.rand(400), "ids": torch.arange(60)}),
         ("attend", kernels.attend, lambda: {**some, **heads, "threads": 2}),
         (
             "attend_pairs",
@@ -395,6 +421,57 @@ def _targets(folder: Path) -> list[tuple[str, Callable[..., Any], Callable[[], d
             link,
             lambda: {"dim": 4, "batch_size": 100, "negatives": 5, "chunks": 2, "threads": 1, "lr": 0.1, "seed": 1},
         ),
+        (
+            "train.temporal",
+            temporal,
+            lambda: {"hidden": 8, "batch_size": 50, "parallel": "1x2x1", "neighbors": 2, "candidates": 3, "threads": 1, "seed": 1},
+        ),
+        (
+            "train.snapshot",
+            snapshot,
+            lambda: {"model": "tgcn", "hidden": 4, "window": 3, "horizon": 1, "groups": 8, "stack": 2, "threads": 1, "seed": 1},
+        ),
+        ("EventStream", hr.EventStream, lambda: {"src": stream.src, "dst": stream.dst, "time": stream.time, "num_nodes": 40}),
+        ("EventNegatives", event_negatives, lambda: {"stream": stream, "begin": 10, "end": 20, "amount": 3, "kind": "uniform"}),
+        ("generate.events", hr.generate.events, lambda: {"nodes": 40, "events": 200, "repeat": 0.5, "new": 0.1, "gap": 2.0}),
+        (
+            "generate.snapshots",
+            hr.generate.snapshots,
+            lambda: {"nodes": 20, "edges": 60, "steps": 6, "features": 2, "seed": 1},
+        ),
+        ("Snapshots.from_stream", hr.Snapshots.from_stream, lambda: {"stream": stream, "every": 500.0}),
+        ("temporal.schedule", hr.temporal.schedule, lambda: {"i": 1, "j": 2, "k": 2, "batches": 9}),
+        ("snapshots.balance", hr.snapshots.balance, lambda: {"costs": [1.0, 2.0, 3.0], "ranks": 2, "speeds": None}),
+        ("cells", celled, lambda: {"kind": "TGCN", "in_channels": 8, "out_channels": 4, "x": x, "where": graph}),
+        (
+            "cells with terms",
+            celled,
+            lambda: {"kind": "GConvGRU", "in_channels": 8, "out_channels": 4, "x": x, "where": graph, "K": 2},
+        ),
+        (
+            "TGN",
+            tgn,
+            lambda: {"rows": torch.randn(5, 16), "dt": torch.arange(5), "memory": 8, "time": 4, "out": 8, "heads": 2},
+        ),
+        (
+            "attend_time",
+            kernels.attend_time,
+            lambda: {
+                "query": torch.randn(60, 2, 11),
+                "indptr": graph.indptr,
+                "indices": graph.indices,
+                "dt": torch.arange(400),
+                "x": x,
+                "time_weight": torch.rand(3),
+                "time_bias": torch.rand(3),
+                "threads": 2,
+            },
+        ),
+        (
+            "gru_gates",
+            kernels.gru_gates,
+            lambda: {"input": torch.randn(5, 12), "hidden": torch.randn(5, 12), "memory": torch.randn(5, 4), "threads": 2},
+        ),
     ]
 
 
@@ -404,7 +481,9 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--seeds", help="only these, with commas between")
     arguments = parser.parse_args()
-    seeds = seeds_of(arguments.seeds, arguments.seed, arguments.calls)
+    seeds = (
+        arguments.seeds.split(",") if arguments.seeds else [str(seed) for seed in seeds_of(None, arguments.seed, arguments.calls)]
+    )
     if arguments.worker is not None:
         _work(arguments.worker, seeds)
         return

@@ -106,7 +106,7 @@ _TEXTS += [
     "adagrad",
 ]
 _LONG = {"epochs", "repeats", "batches", "seconds"}  # which may be large and are then no fault
-_GENERATED = ["community", "knowledge", "products", "reddit", "papers100M", "nothing", ""]
+_GENERATED = ["community", "knowledge", "events", "snapshots", "products", "reddit", "papers100M", "nothing", ""]
 _ARGUMENTS = [
     "nodes",
     "edges",
@@ -121,7 +121,20 @@ _ARGUMENTS = [
     "noise",
     "what",
 ]
-_ARGUMENTS += ["exponent", "block", "max_degree", "directed", "communities", "structure", "nested", "signal"]
+_ARGUMENTS += [
+    "exponent",
+    "block",
+    "max_degree",
+    "directed",
+    "communities",
+    "structure",
+    "nested",
+    "signal",
+    "events",
+    "repeat",
+    "new",
+    "steps",
+]
 
 
 @dataclass
@@ -150,6 +163,8 @@ class Fuzzer:
         self.commands = {
             ("train", "node"): ["--epochs", "1", "--hidden", "4", "--fanout", "3,3", "--batch-size", "64", "--layers", "2"],
             ("train", "link"): ["--epochs", "1", "--dim", "4", "--batch-size", "400", "--negatives", "8", "--val-edges", "9"],
+            ("train", "temporal"): ["--epochs", "1", "--hidden", "4", "--batch-size", "60", "--candidates", "3"],
+            ("train", "snapshot"): ["--epochs", "1", "--hidden", "4", "--window", "3", "--groups", "16"],
             ("import",): [],
             ("info",): [],
             ("reorder",): [],
@@ -188,8 +203,13 @@ class Fuzzer:
 
     def _argument(self, dice: random.Random, name: str, path: tuple[str, ...]) -> str:
         inputs = self.inputs
+        of_task = {
+            "link": [inputs.triples],
+            "temporal": ["generate:events,nodes=40,events=300"],
+            "snapshot": ["generate:snapshots,nodes=20,edges=60,steps=30"],
+        }
         right = {
-            "dataset": [inputs.triples] if path[-1] == "link" else [inputs.nodes, inputs.triples],
+            "dataset": of_task.get(path[-1], [inputs.nodes, inputs.triples]),
             "path": [inputs.nodes],
             "run": [inputs.links, inputs.trained],
             "runs": [inputs.trained],

@@ -222,6 +222,64 @@ def attend_gradient(d: Draws) -> Arguments:
     }  # fmt: skip
 
 
+def _events(d: Draws) -> tuple[Arguments, tuple[int, int, int, int, int], str]:
+    columns, heads, channels, times = d.size(least=1), d.pick((1, 2, 3)), d.pick((0, 1, 3, 17)), d.pick((1, 2, 9, 33))
+    kind, rows, room = d.pick(("float32", "float64")), d.size(), d.pick((0, 0, 3))
+    indptr, indices = d.graph(rows, columns)
+    indices = d.filled(np.concatenate([indices, indices[:1].repeat(room)]))
+    entries, table, wide = len(indices), d.chance(0.5), d.pick((0, 1, 5))
+    named = d.chance(0.5) and len(indices) > 0
+    width = channels + times + (wide if table else 0)
+    return {
+        "query": d.reals((heads, rows, width), kind), "indptr": indptr, "indices": indices, "dt": d.reals(entries, kind),
+        "x": d.reals((columns, channels), kind), "time_weight": d.reals(times, kind), "time_bias": d.reals(times, kind),
+        "edge_x": d.reals((7 if named else entries, wide), kind) if table else None,
+        "edge_id": d.ints(entries, 7, d.pick(IDS)) if table and named else None,
+        "slope": 0.2, "dropout": d.pick((0.0, 0.3)), "seed": 1, "threads": d.threads(),
+    }, (rows, columns, heads, width, entries), kind  # fmt: skip
+
+
+def attend_time(d: Draws) -> Arguments:
+    given, (rows, _, heads, width, entries), kind = _events(d)
+    out, score, peak = (heads, rows, width), (entries, heads), (rows, 2, heads)
+    return {**given, "out": d.empty(out, kind), "score": d.empty(score, kind), "peak": d.empty(peak, kind)}
+
+
+def attend_time_gradient(d: Draws) -> Arguments:
+    given, (rows, columns, heads, width, entries), kind = _events(d)
+    named = given["indices"][: int(given["indptr"][-1])]
+    transpose = d.transposed(given["indptr"], named, columns) if d.chance(0.7) else (None, None, None)
+    return {
+        **given, "grad": d.reals((heads, rows, width), kind), "out": d.reals((heads, rows, width), kind),
+        "score": d.reals((entries, heads), kind), "peak": d.reals((rows, 2, heads), kind),
+        **dict(zip(("t_indptr", "t_indices", "t_position"), transpose, strict=True)),
+        "grad_query": d.empty((heads, rows, width), kind),
+        "grad_x": d.empty(given["x"].shape, kind) if transpose[0] is not None else None,
+        "grad_time": d.empty((2, len(given["time_weight"])), kind) if d.chance(0.7) else None,
+    }  # fmt: skip
+
+
+def _gates(d: Draws) -> tuple[Arguments, tuple[int, int], str]:
+    rows, width, kind = d.size(), d.pick((1, 2, 7, 16, 33)), d.pick(("float32", "float64"))
+    products = {name: d.reals((rows, 3 * width), kind) for name in ("input", "hidden")}
+    return {**products, "memory": d.reals((rows, width), kind), "threads": d.threads()}, (rows, width), kind
+
+
+def gru(d: Draws) -> Arguments:
+    given, (rows, width), kind = _gates(d)
+    return {**given, "gates": d.empty((rows, 3 * width), kind), "out": d.empty((rows, width), kind)}
+
+
+def gru_gradient(d: Draws) -> Arguments:
+    given, (rows, width), kind = _gates(d)
+    given["gates"] = given.pop("input")
+    return {
+        **given, "grad": d.reals((rows, width), kind),
+        **{name: d.empty((rows, 3 * width), kind) for name in ("grad_input", "grad_hidden")},
+        "grad_memory": d.empty((rows, width), kind) if d.chance(0.7) else None,
+    }  # fmt: skip
+
+
 def cumulative_weights(d: Draws) -> Arguments:
     indptr, indices = d.graph(d.size(), 5)
     return {"indptr": indptr, "weight": d.reals(len(indices)), "threads": d.threads()}
@@ -436,7 +494,8 @@ FUNCTIONS: dict[str, Callable[[Draws], Arguments]] = {
     for f in (
         random_words, stream_key, id_range, build_csr, transpose_csr, check_csr, expand_csr, summarize, window_reuse, simulate_lru,
         invert_order, permute_csr, permute_entries, rabbit_order, gather, aggregate, column_tile, last_level_cache, max_gradient,
-        weight_gradient, dropout, attend, attend_gradient, cumulative_weights, negatives, shared_negatives,
+        weight_gradient, dropout, attend, attend_gradient, attend_time, attend_time_gradient, gru, gru_gradient, cumulative_weights,
+        negatives, shared_negatives,
         numbered_edges, read_rows, gather_trained, add_trained, normal_rows, count_scores, shared_softmax, row_updates,
         power_law_weights, candidate_edges, thin_edges, noisy_rows, merge_rows, keep_rows, bare_gather, bare_sum, bare_sample,
     )

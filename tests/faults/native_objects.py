@@ -154,10 +154,18 @@ def pool(native: Any, d: Draws, attempt: Attempt) -> None:
         attempt(d.pick((made.stats, made.clear)))
 
 
+def checksum(native: Any, d: Draws, attempt: Attempt) -> None:
+    made = native.Checksum()
+    for _ in range(3):
+        data = d.ints(d.size(), 256, "uint8")
+        attempt(made.update, data=data if d.chance(0.7) else bytes(data))
+    attempt(made.digest)
+
+
 def link_workspace(native: Any, d: Draws, attempt: Attempt) -> None:
     made = native.LinkWorkspace()
     for _ in range(2):
         attempt(made.step, **step(d))
 
 
-OBJECTS = {f.__name__: f for f in (sampler, hetero_sampler, hops, draw_part, cache, pool, link_workspace)}
+OBJECTS = {f.__name__: f for f in (sampler, hetero_sampler, hops, draw_part, cache, pool, checksum, link_workspace)}

@@ -35,7 +35,11 @@ _TIMES = (
     "run",
     "plan",
     "ranks",
+    "balance",  # of snapshot groups, by measured seconds
+    "costs",
+    "per_second",
 )
+_MEASURED = {"peak", "costs", "spent"}  # of a recipe's own state
 _NODE = ["--hidden", "8", "--fanout", "4,4", "--batch-size", "40", "--epochs", "3", "--threads", "1", "--log-every", "1"]
 _LINK = [
     "--dim",
@@ -54,6 +58,8 @@ _LINK = [
     "3",
 ]
 _LINK += ["--validate-every", "1", "--val-edges", "40", "--test-edges", "40", "--log-every", "1"]
+_EVENTS = ["--batch-size", "100", "--epochs", "4", "--hidden", "8", "--neighbors", "3", "--parallel", "1x2x2", "--candidates", "3"]
+_SNAPSHOTS = ["--window", "4", "--hidden", "4", "--groups", "6", "--stack", "2", "--epochs", "4"]
 _OFTEN = ["--checkpoint-seconds", "0.01"]
 
 
@@ -109,6 +115,7 @@ def cases(inputs: Inputs) -> list[Case]:
     resident = ["--storage", "resident", "--memory", "64MiB", "--partitions", "4"]
     parts = ["--storage", "disk", "--partitions", "4", "--buffer", "2"]
     sage = ["--encoder", "sage", "--fanout", "3"]
+    by_intervals = ["--model", "gcn", "--full-batch", "--flow", "pipe", "--intervals", "3", "--hidden", "8", "--epochs", "4"]
     return [
         _training("node in memory", "node", node, _NODE),
         _training("node on disk", "node", node, [*_NODE, *disk]),
@@ -118,6 +125,14 @@ def cases(inputs: Inputs) -> list[Case]:
         _training("link on disk", "link", link, [*_LINK, *parts]),
         _training("link with an encoder", "link", link, [*_LINK, *sage]),
         _training("link with an encoder on disk", "link", link, [*_LINK, *parts, *sage]),
+        _training("node by intervals", "node", node, [*by_intervals, "--threads", "1", "--log-every", "1"]),
+        _training("events", "temporal", "generate:events,nodes=60,events=1500", [*_EVENTS, "--threads", "1", "--log-every", "1"]),
+        _training(
+            "snapshots",
+            "snapshot",
+            "generate:snapshots,nodes=30,edges=120,steps=60",
+            [*_SNAPSHOTS, "--threads", "1", "--log-every", "1"],
+        ),
         _once("import", lambda out: command(["import", str(inputs.edges), str(out), "--threads", "1"]), _dataset_digest),
         _once("save", lambda out: _saver(inputs.nodes, out), _dataset_digest),
         _once("reorder", lambda out: command(["reorder", node, str(out), "--order", "degree"]), _dataset_digest),
@@ -224,7 +239,7 @@ def run_digest(path: Path) -> str:
 
 def _weights(saved: dict[str, Any]) -> list[Any]:
     """The parts of a checkpoint that the rest of a run depends on, but for times."""
-    recipe = {name: value for name, value in (saved.get("recipe") or {}).items() if "use" not in name and name not in _TIMES}
+    recipe = {name: value for name, value in (saved.get("recipe") or {}).items() if "use" not in name and name not in _MEASURED}
     return [saved.get("model"), saved.get("optimizer"), recipe, saved.get("best")]
 
 

@@ -1,11 +1,13 @@
 """Hostile calls of the native module: none ends the process, hangs, or writes outside of its arrays."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from child import run_python
+from headrace import _native
 
 FUZZER = Path(__file__).with_name("fuzz_native.py")
 
@@ -26,3 +28,11 @@ def test_hostile_calls_leave_the_process_alive():
 def test_many_hostile_calls():
     said = report(seed=7, calls=60_000)
     assert said["failures"] == []
+
+
+def test_every_native_function_is_called():
+    words = set(
+        re.findall(r"\w+", "".join(Path(__file__).with_name(f"native_{kind}.py").read_text() for kind in ("calls", "objects")))
+    )
+    nobody_makes = {"Access", "Cache", "Purpose"}  # what others return, derive from, or count by
+    assert {name for name in dir(_native) if not name.startswith("_")} - nobody_makes <= words
