@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
-from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
+from headrace.ranks import Exchange, GroupRanks, Heartbeat, Ranks, device_of, guarded, join
 from headrace.train.interrupt import Stopped
 from headrace.train.loop import Trainer
 from headrace.train.measure import Measure, spreads
@@ -43,6 +43,7 @@ class Setup:
     watcher: Watcher
     opened: ExitStack  # closed when the run has ended
     exchange: Exchange | None = None  # between the ranks, where there are several
+    heartbeat: Heartbeat | None = None
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -65,6 +66,7 @@ def fit(
     watcher: Watcher | None = None,
     free: Set[str] | Callable[[dict[str, Any]], Set[str]] = FREE,
     folder_first: bool = False,
+    ranks: Ranks | None = None,
 ) -> tuple[list[dict[str, Any]], Recipe]:
     """Train what `make` makes, to the end; returns the last line of each repeat's log, and the last repeat's recipe.
 
@@ -73,6 +75,7 @@ def fit(
     out, resume: the run's directory, and whether to go on with the run in it, bit by bit as if it had never stopped.
     free: options that may differ when a run goes on (or a function of the options that it began with).
     watcher: is told what happens; `Watcher()` shows nothing. Without one, lines are shown in a terminal or a notebook.
+    ranks: who trains together; without it those of torchrun's environment.
     folder_first: the recipe keeps files in the directory, so that is made first; else a recipe that refuses leaves none behind.
 
     Under torchrun all ranks train together, and rank 0 writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
@@ -83,13 +86,14 @@ def fit(
     if options.tensorboard:
         summary_writer()  # raises if it is not installed
     stopped: Stopped | None = None
-    with torch_threads(options.threads), join(options.device) as ranks, guarded(ranks):
+    joined = join(options.device) if ranks is None else nullcontext(ranks)
+    with torch_threads(options.threads), joined as ranks, guarded(ranks) as heartbeat:
         options = replace(options, device=str(device_of(ranks, options.device)))
         path = None if out is None else Path(out)
         begun = ranks.broadcast(Run(path).header["options"] if resume and path is not None and ranks.rank == 0 else None)
         options, accumulate = _accumulated(options, begun, ranks)
         known = free if isinstance(free, Set) else free(begun or {})
-        fitting = _Fitting(make, header or partial(_described, task), watcher, known, folder_first, ranks, accumulate)
+        fitting = _Fitting(make, header or partial(_described, task), watcher, known, folder_first, ranks, accumulate, heartbeat)
         try:
             with ExitStack() as whole:
                 ends, recipe = fitting.repeat(options, path, resume, whole)
@@ -111,6 +115,7 @@ class _Fitting:
     folder_first: bool
     ranks: Ranks
     accumulate: int
+    heartbeat: Heartbeat
 
     def repeat(
         self, options: LoopOptions, path: Path | None, resume: bool, whole: ExitStack
@@ -150,7 +155,7 @@ class _Fitting:
             exchange = Exchange(ranks, device=torch.device(options.device))
             opened.callback(exchange.close)
             _agree(exchange, self.header(options, None), self.free)
-        recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened, exchange))
+        recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened, exchange, self.heartbeat))
         header = {**self.header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
         if run is not None:
             run.describe(measures=header["measures"])

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from headrace.graph import Dataset, EventSplits, EventStream
 from headrace.nn import TGN
-from headrace.temporal import Schedule, cut_events, parse_parallel
+from headrace.ranks import Alone, on_first
+from headrace.temporal import Schedule, cut_events, deal_trainers, parse_parallel
 from headrace.train.events.options import TemporalOptions
 from headrace.train.events.recipe import Forward, TemporalRecipe
 from headrace.train.fit import Setup, describe, fit
@@ -20,7 +21,7 @@ from headrace.train.measure import Spread
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
-from headrace.train.watching.watch import Watcher
+from headrace.train.watching.watch import StepEvent, Watcher
 
 _FIGURES = ("ap", "auc", "mrr", "hits@10")
 
@@ -78,19 +79,26 @@ def temporal(
     i, j, k = parse_parallel(options.parallel)
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
     plan = Schedule(i, j, k, len(cuts) - 1)
-    swept = replace(options, epochs=plan.sweeps(options.epochs), accumulate=plan.trainers)
+    swept = replace(options, epochs=plan.sweeps(options.epochs))
 
     def make(setup: Setup) -> Recipe:
-        if plan.trainers % setup.ranks.size:
-            fits = [n for n in range(1, plan.trainers + 1) if plan.trainers % n == 0]
-            raise ValueError(f"{setup.ranks.size} ranks do not divide {options.parallel} trainers: start {_listed(fits)}")
-        if setup.ranks.size > 1:
-            raise ValueError("trainers of temporal training are lanes of one process as yet: start one rank")
+        deal_trainers(i, j, k, setup.ranks.machines)  # refuses what does not fit, before anything takes long
         static = _static(stream, splits, features, setup)
         torch.manual_seed(setup.options.seed)
         width = 0 if static is None else static.shape[1]
-        recipe = TemporalRecipe(stream, splits, Forward(_tgn(setup.options, stream, width), static), setup.options, setup.trace)
+        recipe = TemporalRecipe(
+            stream,
+            splits,
+            Forward(_tgn(setup.options, stream, width), static),
+            setup.options,
+            setup.trace,
+            ranks=setup.ranks,
+            exchange=setup.exchange,
+            saves=setup.folder is not None,
+        )
         setup.opened.callback(recipe.close)
+        if setup.heartbeat is not None:
+            setup.heartbeat.waits_for(recipe.copies.waits)
         return recipe
 
     ends, recipe = fit(make, swept, header=_header(stream, spec, options.epochs), out=out, resume=resume, watcher=watcher)
@@ -99,7 +107,7 @@ def temporal(
     trained = sum(end["train_seconds"] for end in ends)
     events = splits.train * j * k * swept.epochs * len(ends)
     result = TemporalResult(_test(ends), _spread(ends, "val"), events / trained, seconds, recipe.model.eval(), path)
-    if out is not None:
+    if out is not None and recipe.ranks.rank == 0:  # type: ignore[attr-defined]
         Run(out).save_result(result.summary())
     return result
 
@@ -124,15 +132,33 @@ def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, s
     setup.watcher.note(f"static rows are learnt first, in {options.static_epochs} epochs")
     torch.manual_seed(options.seed)
     table = nn.Embedding(stream.num_nodes, options.hidden)
-    once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=1, validate_every=0, static="none")
+    once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=0, validate_every=0, static="none")
     layers = {} if options.model == "tgat" else {"layers": 1}
     tgn = _tgn(options, stream, options.hidden, form="tgat", **layers)
     model = Forward(tgn, None, table)
-    fit(lambda _: TemporalRecipe(stream, splits, model, once, evaluates=False), once, task="static", watcher=Watcher())
+
+    def learnt(alive: Callable[[], None]) -> Tensor:
+        def make(_: Setup) -> Recipe:
+            return TemporalRecipe(stream, splits, model, once, evaluates=False, saves=False)
+
+        fit(make, once, task="static", watcher=_Alive(alive), ranks=Alone())
+        return table.weight.detach().cpu()
+
+    rows = on_first(setup.ranks, learnt)
     seen = torch.zeros(stream.num_nodes, dtype=torch.bool)
     seen[stream.src[: splits.train].long()] = True
     seen[stream.dst[: splits.train].long()] = True
-    return torch.where(seen[:, None], table.weight.detach().cpu(), 0.0)
+    return torch.where(seen[:, None], rows, 0.0)
+
+
+class _Alive(Watcher):
+    """Tells with every step that the work goes on."""
+
+    def __init__(self, alive: Callable[[], None]) -> None:
+        self.alive = alive
+
+    def step(self, event: StepEvent, clock: dict[str, float]) -> None:
+        self.alive()
 
 
 def _header(stream: EventStream, spec: str | None, epochs: int) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
@@ -142,10 +168,6 @@ def _header(stream: EventStream, spec: str | None, epochs: int) -> Callable[[Loo
         return describe("temporal", facts, replace(options, epochs=epochs), parameters)  # as asked for: sweeps follow from it
 
     return header
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" or {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
 def _plain(value: Any) -> Any:
