@@ -137,14 +137,12 @@ class Heartbeat:
                 self._end(reason)
 
     def _end(self, reason: str) -> None:
-        waits = ""
+        said = f"headrace: {self._names[self.ranks.rank]} ends. {reason}"
         for told in self._waits:
             with suppress(Exception):
-                waits += f" {told()}"
+                said = f"{said.rstrip('.')}. {told()}".rstrip()
         with suppress(OSError):  # nobody reads it: this process must end all the same
-            os.write(
-                2, f"headrace: {self._names[self.ranks.rank]} ends. {reason}{waits.rstrip()}\n".encode()
-            )  # sys.stderr may be locked
+            os.write(2, f"{said}\n".encode())  # sys.stderr may be locked
         self._beats.say("ending", reason, wait=self.interval)
         for process in self._processes:
             process.kill_if_stopped()
