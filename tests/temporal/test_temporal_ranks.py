@@ -185,7 +185,10 @@ def test_a_ticket_has_the_holder_that_its_turn_says(shape):
             schedule.holder(0, ticket)
 
 
-@pytest.mark.parametrize(("parallel", "machines"), [("1x2x2", "aabb"), ("1x1x2", "ab"), pytest.param("1x2x2", "abab", marks=pytest.mark.slow)])
+MACHINES = [("1x2x2", "aabb"), ("1x1x2", "ab"), pytest.param("1x2x2", "abab", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("parallel", "machines"), MACHINES)
 def test_between_machines_gradients_alone_move(stream, parallel, machines):
     size = len(machines)
     [lanes] = trained(stream, options(parallel))

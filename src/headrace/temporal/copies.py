@@ -106,9 +106,8 @@ class Copies:
         self.ranks.barrier()
 
     def waits(self) -> str:
-        """In words, the next tickets that this rank knows of, of copies that it shares."""
-        told = [others.told(self.memories[copy].tickets.state[0]) for copy, others in self._others.items()]
-        return f"It waits for {'; '.join(told)}" if told else ""
+        """In words, the next ticket that this rank knows of for each copy that it shares."""
+        return ". ".join(others.told(self.memories[copy].tickets.state[0]) for copy, others in self._others.items())
 
     def close(self) -> None:
         self._opened.close()

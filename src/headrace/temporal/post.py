@@ -84,5 +84,7 @@ class OtherTrainers:
     def told(self, ticket: int) -> str:
         """A ticket in words."""
         holder = self.schedule.holder(self.copy, ticket % (2 * self.schedule.batches))
-        whose = f"of rank {self.owner(ticket)}"
-        return f"ticket {ticket} of node memory {self.copy} ({holder.operation} of batch {holder.batch}) {whose}"
+        owner = self.owners[holder.trainer]
+        return (
+            f"The next ticket of node memory {self.copy} is {ticket}, rank {owner}'s ({holder.operation} of batch {holder.batch})"
+        )
