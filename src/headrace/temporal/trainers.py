@@ -18,7 +18,8 @@ def deal_trainers(i: int, j: int, k: int, machines: Sequence[str]) -> list[int]:
     names = list(dict.fromkeys(machines))
     if trainers % ranks:
         fits = [n for n in range(1, trainers + 1) if trainers % n == 0]
-        raise ValueError(f"{ranks} ranks do not divide the {trainers} trainers of {i}x{j}x{k}: start {_listed(fits)}")
+        many = "trainer" if trainers == 1 else f"{trainers} trainers"
+        raise ValueError(f"{ranks} ranks do not divide the {many} of {i}x{j}x{k}: start {_listed(fits)}")
     if k < len(names):
         raise ValueError(
             f"{len(names)} machines need a copy of the memory each, and {i}x{j}x{k} has {k}: raise k to {len(names)} at least "
