@@ -70,7 +70,7 @@ def killed_and_resumed(wanted, folder, parallel, kills):
             assert codes[0] == -signal.SIGKILL
         finally:
             job.end()
-    trained_by(1 if kills[-1][0] > 1 else 2, folder, [f"{parallel}:resume"])
+    trained_by(1 if kills[-1][0] > 1 else int(parallel[2]), folder, [f"{parallel}:resume"])
     assert_same_run(folder, wanted, parallel)
 
 

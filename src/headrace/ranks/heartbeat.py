@@ -67,9 +67,12 @@ class Heartbeat:
         """Call `cleanup` before another rank's failure ends this process. It must not need the other ranks."""
         self._cleanups.append(cleanup)
 
-    def waits_for(self, told: Callable[[], str]) -> None:
-        """Add what `told` returns to the sentence in which this rank ends. It must not wait for anything itself."""
+    @contextmanager
+    def waits_for(self, told: Callable[[], str]) -> Iterator[None]:
+        """Within, add what `told` returns to the sentence in which this rank ends. It must not wait for anything itself."""
         self._waits.append(told)
+        yield
+        self._waits.remove(told)
 
     def fail(self, error: BaseException) -> None:
         """Tell the others of an error of this rank, which ends them. This process then has 3 seconds to end by itself.

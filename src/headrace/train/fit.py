@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,6 @@ def fit(
     watcher: Watcher | None = None,
     free: Set[str] | Callable[[dict[str, Any]], Set[str]] = FREE,
     folder_first: bool = False,
-    ranks: Ranks | None = None,
 ) -> tuple[list[dict[str, Any]], Recipe]:
     """Train what `make` makes, to the end; returns the last line of each repeat's log, and the last repeat's recipe.
 
@@ -75,7 +74,6 @@ def fit(
     out, resume: the run's directory, and whether to go on with the run in it, bit by bit as if it had never stopped.
     free: options that may differ when a run goes on (or a function of the options that it began with).
     watcher: is told what happens; `Watcher()` shows nothing. Without one, lines are shown in a terminal or a notebook.
-    ranks: who trains together; without it those of torchrun's environment.
     folder_first: the recipe keeps files in the directory, so that is made first; else a recipe that refuses leaves none behind.
 
     Under torchrun all ranks train together, and rank 0 writes. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
@@ -86,8 +84,7 @@ def fit(
     if options.tensorboard:
         summary_writer()  # raises if it is not installed
     stopped: Stopped | None = None
-    joined = join(options.device) if ranks is None else nullcontext(ranks)
-    with torch_threads(options.threads), joined as ranks, guarded(ranks) as heartbeat:
+    with torch_threads(options.threads), join(options.device) as ranks, guarded(ranks) as heartbeat:
         options = replace(options, device=str(device_of(ranks, options.device)))
         path = None if out is None else Path(out)
         begun = ranks.broadcast(Run(path).header["options"] if resume and path is not None and ranks.rank == 0 else None)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from headrace.graph import Dataset, EventSplits, EventStream
 from headrace.nn import TGN
-from headrace.ranks import Alone, on_first
 from headrace.temporal import Schedule, cut_events, deal_trainers, parse_parallel
 from headrace.train.events.options import TemporalOptions
 from headrace.train.events.recipe import Forward, TemporalRecipe
@@ -21,7 +20,7 @@ from headrace.train.measure import Spread
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
-from headrace.train.watching.watch import StepEvent, Watcher
+from headrace.train.watching.watch import Watcher
 
 _FIGURES = ("ap", "auc", "mrr", "hits@10")
 
@@ -79,7 +78,7 @@ def temporal(
     i, j, k = parse_parallel(options.parallel)
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
     plan = Schedule(i, j, k, len(cuts) - 1)
-    swept = replace(options, epochs=plan.sweeps(options.epochs))
+    swept = replace(options, epochs=plan.sweeps(options.epochs), accumulate=plan.trainers)
 
     def make(setup: Setup) -> Recipe:
         deal_trainers(i, j, k, setup.ranks.machines)  # refuses what does not fit, before anything takes long
@@ -98,7 +97,7 @@ def temporal(
         )
         setup.opened.callback(recipe.close)
         if setup.heartbeat is not None:
-            setup.heartbeat.waits_for(recipe.copies.waits)
+            setup.opened.enter_context(setup.heartbeat.waits_for(recipe.copies.waits))
         return recipe
 
     ends, recipe = fit(make, swept, header=_header(stream, spec, options.epochs), out=out, resume=resume, watcher=watcher)
@@ -132,33 +131,15 @@ def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, s
     setup.watcher.note(f"static rows are learnt first, in {options.static_epochs} epochs")
     torch.manual_seed(options.seed)
     table = nn.Embedding(stream.num_nodes, options.hidden)
-    once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=0, validate_every=0, static="none")
+    once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=1, validate_every=0, static="none")
     layers = {} if options.model == "tgat" else {"layers": 1}
     tgn = _tgn(options, stream, options.hidden, form="tgat", **layers)
     model = Forward(tgn, None, table)
-
-    def learnt(alive: Callable[[], None]) -> Tensor:
-        def make(_: Setup) -> Recipe:
-            return TemporalRecipe(stream, splits, model, once, evaluates=False, saves=False)
-
-        fit(make, once, task="static", watcher=_Alive(alive), ranks=Alone())
-        return table.weight.detach().cpu()
-
-    rows = on_first(setup.ranks, learnt)
+    fit(lambda _: TemporalRecipe(stream, splits, model, once, evaluates=False), once, task="static", watcher=Watcher())
     seen = torch.zeros(stream.num_nodes, dtype=torch.bool)
     seen[stream.src[: splits.train].long()] = True
     seen[stream.dst[: splits.train].long()] = True
-    return torch.where(seen[:, None], rows, 0.0)
-
-
-class _Alive(Watcher):
-    """Tells with every step that the work goes on."""
-
-    def __init__(self, alive: Callable[[], None]) -> None:
-        self.alive = alive
-
-    def step(self, event: StepEvent, clock: dict[str, float]) -> None:
-        self.alive()
+    return torch.where(seen[:, None], table.weight.detach().cpu(), 0.0)
 
 
 def _header(stream: EventStream, spec: str | None, epochs: int) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:

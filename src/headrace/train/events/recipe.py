@@ -194,7 +194,7 @@ class TemporalRecipe(Recipe):
         """Make the batches again that trainers stay on, with the rows that they were read with."""
         self._held.clear()
         for trainer in self.copies.trainers:
-            turn = self.schedule.turn(iteration, trainer) if iteration < self.schedule.iterations else None
+            turn = self.schedule.turn(iteration, trainer)
             if turn is not None and not turn.reads:
                 rows = self._rows_held.get(turn.trainer)
                 self._held[turn.trainer] = self._sets(sweep, turn), rows
@@ -242,16 +242,18 @@ class TemporalRecipe(Recipe):
         return [] if self._pipeline is None else self._pipeline.times
 
     def assemble(self) -> None:
-        if self.saves:
-            held = {
-                (trainer, stay): rows for trainer, (_, of_stays) in self._held.items() for stay, rows in enumerate(of_stays or ())
-            }
-            self._collected = self.copies.collected(held)
+        if self.saves and self.ranks.size > 1:
+            self._collected = self.copies.collected(self._held_rows())
+
+    def _held_rows(self) -> dict[tuple[int, int], Tensor]:
+        """By trainer and stay, what trainers of this rank have read for batches that they stay on."""
+        held = {trainer: rows or [] for trainer, (_, rows) in self._held.items()}
+        return {(trainer, stay): rows for trainer, of_stays in held.items() for stay, rows in enumerate(of_stays)}
 
     def state_dict(self) -> dict[str, Any]:
-        if self._collected is None:
-            raise RuntimeError("the memory of all ranks is collected by assemble, before a checkpoint")
-        rows, held = self._collected
+        collected = self.copies.collected(self._held_rows()) if self.ranks.size == 1 else self._collected
+        assert collected is not None  # the loop calls assemble before it saves
+        rows, held = collected
         trainers = sorted({trainer for trainer, _ in held})
         by_trainer = {trainer: [held[trainer, stay] for stay in range(self.schedule.j)] for trainer in trainers}
         return {"memory": [part.cpu() for part in rows], "held": by_trainer}
