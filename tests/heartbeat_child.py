@@ -30,7 +30,8 @@ def main():
         # The others wait for it: in an exchange, or in the job's own group.
         if mode == "stop":
             dist.all_reduce(torch.zeros(1))
-        sum_gradients([torch.ones(10)], batches=3, exchange=exchange)
+        with heartbeat.waits_for(lambda: f"Rank {ranks.rank} waits for gradients"):
+            sum_gradients([torch.ones(10)], batches=3, exchange=exchange)
 
 
 if __name__ == "__main__":

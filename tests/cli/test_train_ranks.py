@@ -59,3 +59,35 @@ def test_rank_0_prints_and_the_run_goes_on_with_its_own_options(tmp_path):
     again = on_two_ranks("node", DATASET, "--out", tmp_path / "run", "--resume", "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout) == result
+
+
+EVENTS = [
+    "temporal",
+    "generate:events?nodes=50&events=800",
+    "--hidden",
+    "8",
+    "--heads",
+    "1",
+    "--batch-size",
+    "50",
+    "--threads",
+    "1",
+]
+
+
+def test_trainers_of_events_are_ranks(tmp_path):
+    done = on_two_ranks(*EVENTS, "--parallel", "1x1x2", "--epochs", "2", "--out", tmp_path / "run", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)  # one object, not two
+    assert result["options"]["parallel"] == "1x1x2"
+    assert result["test"]["ap"]["values"]
+    assert done.stderr.count("finished after") == 1
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test"] == result["test"]
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_divide_the_trainers_are_refused_once(tmp_path):
+    message = "headrace: 2 ranks do not divide the 3 trainers of 1x3x1: start 1 or 3"
+    assert refused(*EVENTS, "--parallel", "1x3x1", "--out", tmp_path / "run") == message
+    assert not (tmp_path / "run").exists()
+    assert "2 ranks do not divide the trainer of 1x1x1: start 1" in refused(*EVENTS, "--out", tmp_path / "run")

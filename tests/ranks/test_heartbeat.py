@@ -67,6 +67,7 @@ def test_a_signal_to_one_rank_ends_all(start, tmp_path, mode, culprit):
         else:
             assert statuses[rank] == 1
             assert f"rank {culprit} (process {processes[culprit]} on {os.uname().nodename}) {what}" in job.said(rank)
+            assert mode == "stop" or f"Rank {rank} waits for gradients" in job.said(rank)
             assert (tmp_path / f"cleaned.{rank}").exists()
     assert not shared_memory_of(tmp_path).exists()
 

@@ -39,8 +39,7 @@ def trained(stream, chosen, *, frozen=False):
     if frozen:
         recipe.update.optimizer.step = lambda: None
     trainer.epoch()
-    for memory in recipe.memories:
-        memory.settle()
+    recipe.copies.settle()
     recipe.close()
     return watcher.losses, recipe
 
@@ -68,7 +67,7 @@ def test_running_ahead_changes_no_bit(stream):
 def test_the_log_obeys_the_schedule(stream, parallel):
     _, recipe = trained(stream, options(parallel=parallel, batch_size=50))
     schedule = recipe.schedule
-    for copy, memory in enumerate(recipe.memories):
+    for copy, memory in recipe.memories.items():
         log = list(memory.log)
         assert [operation.ticket for operation in log] == list(range(2 * schedule.batches))
         for kind in ("read", "write"):

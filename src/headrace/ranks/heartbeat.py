@@ -40,6 +40,7 @@ class Heartbeat:
             raise ValueError(f"interval must be positive and less than patience, not {interval:g} and {patience:g}")
         self.ranks, self.interval, self.patience = ranks, interval, patience
         self._cleanups: list[Callable[[], object]] = []
+        self._waits: list[Callable[[], str]] = []
         self._closed = threading.Event()
         self._failing = False
         self._failed_at: float | None = None
@@ -65,6 +66,13 @@ class Heartbeat:
     def on_end(self, cleanup: Callable[[], object]) -> None:
         """Call `cleanup` before another rank's failure ends this process. It must not need the other ranks."""
         self._cleanups.append(cleanup)
+
+    @contextmanager
+    def waits_for(self, told: Callable[[], str]) -> Iterator[None]:
+        """Within, add what `told` returns to the sentence in which this rank ends. It must not wait for anything itself."""
+        self._waits.append(told)
+        yield
+        self._waits.remove(told)
 
     def fail(self, error: BaseException) -> None:
         """Tell the others of an error of this rank, which ends them. This process then has 3 seconds to end by itself.
@@ -132,8 +140,12 @@ class Heartbeat:
                 self._end(reason)
 
     def _end(self, reason: str) -> None:
+        said = f"headrace: {self._names[self.ranks.rank]} ends. {reason}"
+        for told in self._waits:
+            with suppress(Exception):
+                said = f"{said.rstrip('.')}. {told()}".rstrip()
         with suppress(OSError):  # nobody reads it: this process must end all the same
-            os.write(2, f"headrace: {self._names[self.ranks.rank]} ends. {reason}\n".encode())  # sys.stderr may be locked
+            os.write(2, f"{said}\n".encode())  # sys.stderr may be locked
         self._beats.say("ending", reason, wait=self.interval)
         for process in self._processes:
             process.kill_if_stopped()

@@ -1,17 +1,22 @@
 """Event streams in training: schedules, node memory, prepared batches, heuristics. Imports nothing of the training loop."""
 
 from headrace.temporal.batches import EventBatch, EventBatches, cut_events
+from headrace.temporal.copies import Copies
 from headrace.temporal.memory import NodeMemory, Operation
-from headrace.temporal.schedule import Schedule, Turn, parse_parallel, schedule
+from headrace.temporal.schedule import Holder, Schedule, Turn, parse_parallel, schedule
+from headrace.temporal.trainers import deal_trainers
 
 __all__ = [
+    "Copies",
     "EventBatch",
     "EventBatches",
+    "Holder",
     "NodeMemory",
     "Operation",
     "Schedule",
     "Turn",
     "cut_events",
+    "deal_trainers",
     "parse_parallel",
     "schedule",
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace.store import ArrayStore
-from headrace.temporal.tickets import Tickets
+from headrace.temporal.tickets import Others, Tickets
 
 _LOGGED = 1 << 16  # operations that the log remembers
 
@@ -31,6 +31,8 @@ class NodeMemory:
     Reads and writes take tickets and are done in their order by a thread beside the trainer: a write is handed over when a batch's
     memory is known, and it and the next read run while the batch goes on. `log` has what was done, the latest last.
 
+    rows: what holds them, such as `SharedRows`, where other processes have tickets too: those of `others`.
+
     >>> import torch
     >>> from headrace.temporal import NodeMemory
     >>> memory = NodeMemory(4, memory=2, mail=1)
@@ -41,12 +43,21 @@ class NodeMemory:
     """
 
     def __init__(
-        self, nodes: int, *, memory: int, mail: int, device: str | torch.device = "cpu", rows: ArrayStore | None = None
+        self,
+        nodes: int,
+        *,
+        memory: int,
+        mail: int,
+        device: str | torch.device = "cpu",
+        rows: ArrayStore | None = None,
+        copy: int = 0,
+        others: Others | None = None,
     ) -> None:
         self.width, self.mail_width = memory, mail
         self.store = rows if rows is not None else ArrayStore(torch.zeros(nodes, memory + mail, device=device))
         self.log: deque[Operation] = deque(maxlen=_LOGGED)
-        self._tickets = Tickets("node memory")
+        self.tickets = Tickets(f"node memory {copy}", others)
+        self._written: tuple[int, Future[None]] | None = None  # the latest write that was handed over
 
     @property
     def rows(self) -> Tensor:
@@ -55,7 +66,8 @@ class NodeMemory:
 
     def begin(self, ticket: int) -> None:
         """Forget reads and writes that wait; the next ticket is `ticket`."""
-        self._tickets.begin(ticket)
+        self.tickets.begin(ticket)
+        self._written = None
 
     def read(self, ticket: int, batch: int, ids: Sequence[Tensor], *, reset: bool = False) -> Future[list[Tensor]]:
         """Rows of some sets of nodes when the ticket's turn comes; `reset` zeroes the whole memory first."""
@@ -67,7 +79,7 @@ class NodeMemory:
             self.log.append(Operation(ticket, "read", batch, sum(map(len, rows))))
             return rows
 
-        return self._tickets.submit(ticket, work)
+        return self.tickets.submit(ticket, work)
 
     def write(self, ticket: int, batch: int, ids: Tensor, rows: Tensor) -> Future[None]:
         """Put rows in place when the ticket's turn comes, no id twice."""
@@ -76,11 +88,15 @@ class NodeMemory:
             self.store.put_(ids, rows)
             self.log.append(Operation(ticket, "write", batch, len(ids)))
 
-        return self._tickets.submit(ticket, work)
+        written: Future[None] = self.tickets.submit(ticket, work)
+        if self._written is None or ticket > self._written[0]:
+            self._written = ticket, written
+        return written
 
     def settle(self) -> None:
-        """Wait for all that can be done."""
-        self._tickets.settle()
+        """Wait until all writes are done that were handed over."""
+        if self._written is not None:
+            self._written[1].result()
 
     def close(self) -> None:
-        self._tickets.close()
+        self.tickets.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Turn(NamedTuple):
@@ -20,6 +20,14 @@ class Turn(NamedTuple):
     resets: bool  # the copy's memory is zero before this batch is read
     ticket: int  # of the read, within the sweep; the write's is `group` later
     group: int  # local batches that are read together, before any of them is written
+
+
+class Holder(NamedTuple):
+    """What a ticket of a copy's sweep is for, and whose it is."""
+
+    trainer: int
+    operation: Literal["read", "write"]
+    batch: int
 
 
 @dataclass(frozen=True)
@@ -83,15 +91,33 @@ class Schedule:
         members = self.members(group)
         if member >= len(members):
             return None
-        before = position * self.i - (self.i - len(self.members(self.groups - 1)) if self._wrapped(copy, position) else 0)
-        first = stay == 0
-        return Turn(
-            iteration, trainer, copy, members[member], stay, first, first, position, group == 0, 2 * before + member, len(members)
-        )
+        ticket, first = self.first_ticket(copy, position) + member, stay == 0
+        return Turn(iteration, trainer, copy, members[member], stay, first, first, position, group == 0, ticket, len(members))
 
-    def _wrapped(self, copy: int, position: int) -> bool:
-        """Whether the last group, which may be shorter, came before a position of the sweep."""
-        return self.start(copy) + position >= self.groups
+    def first_ticket(self, copy: int, position: int) -> int:
+        """Of a position in a copy's sweep: all before it are for earlier iterations, it and all later ones are not."""
+        if position >= self.groups:
+            return 2 * self.batches
+        wrapped = self.start(copy) + position >= self.groups  # the last group, which may be shorter, came before
+        return 2 * (position * self.i - (self._missing if wrapped else 0))
+
+    def holder(self, copy: int, ticket: int) -> Holder:
+        """Who has a ticket of a copy's sweep: for each group in turn, a read for each of its batches, then as many writes."""
+        if not 0 <= ticket < 2 * self.batches:
+            raise ValueError(f"a sweep over {self.batches} batches has tickets 0 to {2 * self.batches - 1}, not {ticket}")
+        last = self.groups - 1 - self.start(copy)  # the position of the last group
+        end = self.first_ticket(copy, last) + 2 * len(self.members(self.groups - 1))
+        position = min(ticket // (2 * self.i), last) if ticket < end else (ticket + 2 * self._missing) // (2 * self.i)
+        members = self.members((self.start(copy) + position) % self.groups)
+        which = ticket - self.first_ticket(copy, position)
+        member = which % len(members)
+        trainer = (copy * self.j + position % self.j) * self.i + member
+        return Holder(trainer, "read" if which < len(members) else "write", members[member])
+
+    @property
+    def _missing(self) -> int:
+        """By how many batches the last group is shorter than the others."""
+        return self.groups * self.i - self.batches
 
     def turns(self, iteration: int) -> list[Turn | None]:
         """Of all trainers in one iteration."""

@@ -14,7 +14,7 @@ import torch
 import headrace
 from headrace._arrays import thread_count
 from headrace.pipeline import Trace
-from headrace.ranks import Exchange, GroupRanks, Ranks, device_of, guarded, join
+from headrace.ranks import Exchange, GroupRanks, Heartbeat, Ranks, device_of, guarded, join
 from headrace.train.interrupt import Stopped
 from headrace.train.loop import Trainer
 from headrace.train.measure import Measure, spreads
@@ -43,6 +43,7 @@ class Setup:
     watcher: Watcher
     opened: ExitStack  # closed when the run has ended
     exchange: Exchange | None = None  # between the ranks, where there are several
+    heartbeat: Heartbeat | None = None
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -83,13 +84,13 @@ def fit(
     if options.tensorboard:
         summary_writer()  # raises if it is not installed
     stopped: Stopped | None = None
-    with torch_threads(options.threads), join(options.device) as ranks, guarded(ranks):
+    with torch_threads(options.threads), join(options.device) as ranks, guarded(ranks) as heartbeat:
         options = replace(options, device=str(device_of(ranks, options.device)))
         path = None if out is None else Path(out)
         begun = ranks.broadcast(Run(path).header["options"] if resume and path is not None and ranks.rank == 0 else None)
         options, accumulate = _accumulated(options, begun, ranks)
         known = free if isinstance(free, Set) else free(begun or {})
-        fitting = _Fitting(make, header or partial(_described, task), watcher, known, folder_first, ranks, accumulate)
+        fitting = _Fitting(make, header or partial(_described, task), watcher, known, folder_first, ranks, accumulate, heartbeat)
         try:
             with ExitStack() as whole:
                 ends, recipe = fitting.repeat(options, path, resume, whole)
@@ -111,6 +112,7 @@ class _Fitting:
     folder_first: bool
     ranks: Ranks
     accumulate: int
+    heartbeat: Heartbeat
 
     def repeat(
         self, options: LoopOptions, path: Path | None, resume: bool, whole: ExitStack
@@ -150,7 +152,7 @@ class _Fitting:
             exchange = Exchange(ranks, device=torch.device(options.device))
             opened.callback(exchange.close)
             _agree(exchange, self.header(options, None), self.free)
-        recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened, exchange))
+        recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened, exchange, self.heartbeat))
         header = {**self.header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
         if run is not None:
             run.describe(measures=header["measures"])

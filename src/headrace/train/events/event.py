@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headrace.graph import Dataset, EventSplits, EventStream
 from headrace.nn import TGN
-from headrace.temporal import Schedule, cut_events, parse_parallel
+from headrace.temporal import Schedule, cut_events, deal_trainers, parse_parallel
 from headrace.train.events.options import TemporalOptions
 from headrace.train.events.recipe import Forward, TemporalRecipe
 from headrace.train.fit import Setup, describe, fit
@@ -81,16 +81,23 @@ def temporal(
     swept = replace(options, epochs=plan.sweeps(options.epochs), accumulate=plan.trainers)
 
     def make(setup: Setup) -> Recipe:
-        if plan.trainers % setup.ranks.size:
-            fits = [n for n in range(1, plan.trainers + 1) if plan.trainers % n == 0]
-            raise ValueError(f"{setup.ranks.size} ranks do not divide {options.parallel} trainers: start {_listed(fits)}")
-        if setup.ranks.size > 1:
-            raise ValueError("trainers of temporal training are lanes of one process as yet: start one rank")
+        deal_trainers(i, j, k, setup.ranks.machines)  # refuses what does not fit, before anything takes long
         static = _static(stream, splits, features, setup)
         torch.manual_seed(setup.options.seed)
         width = 0 if static is None else static.shape[1]
-        recipe = TemporalRecipe(stream, splits, Forward(_tgn(setup.options, stream, width), static), setup.options, setup.trace)
+        recipe = TemporalRecipe(
+            stream,
+            splits,
+            Forward(_tgn(setup.options, stream, width), static),
+            setup.options,
+            setup.trace,
+            ranks=setup.ranks,
+            exchange=setup.exchange,
+            saves=setup.folder is not None,
+        )
         setup.opened.callback(recipe.close)
+        if setup.heartbeat is not None:
+            setup.opened.enter_context(setup.heartbeat.waits_for(recipe.copies.waits))
         return recipe
 
     ends, recipe = fit(make, swept, header=_header(stream, spec, options.epochs), out=out, resume=resume, watcher=watcher)
@@ -99,7 +106,7 @@ def temporal(
     trained = sum(end["train_seconds"] for end in ends)
     events = splits.train * j * k * swept.epochs * len(ends)
     result = TemporalResult(_test(ends), _spread(ends, "val"), events / trained, seconds, recipe.model.eval(), path)
-    if out is not None:
+    if out is not None and recipe.ranks.rank == 0:  # type: ignore[attr-defined]
         Run(out).save_result(result.summary())
     return result
 
@@ -142,10 +149,6 @@ def _header(stream: EventStream, spec: str | None, epochs: int) -> Callable[[Loo
         return describe("temporal", facts, replace(options, epochs=epochs), parameters)  # as asked for: sweeps follow from it
 
     return header
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" or {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
 
 
 def _plain(value: Any) -> Any:

@@ -37,8 +37,16 @@ class TemporalOptions(RunOptions):
         parse_parallel(self.parallel)
         if self.device.partition(":")[0] != "cpu":
             raise ValueError(f"event streams are trained on a CPU as yet, not on {self.device}: leave device out")
+        if self.accumulate and self.accumulate != self.batches_per_step:
+            raise ValueError(f"a step has a batch of each trainer: set parallel, not accumulate ({self.accumulate})")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    @property
+    def batches_per_step(self) -> int:
+        """Trainers, however many ranks they are spread over."""
+        i, j, k = parse_parallel(self.parallel)
+        return i * j * k
 
     def _bounds(self) -> dict[str, int]:
         ones = ("batch_size", "static_epochs", "neighbors", "hidden", "heads", "negatives", "candidates")

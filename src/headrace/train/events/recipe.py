@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from headrace.graph import EventSplits, EventStream
 from headrace.nn import TGN, event_losses
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
+from headrace.ranks import Alone, Exchange, Ranks, on_first
 from headrace.sample import EventNegatives
-from headrace.temporal import EventBatch, EventBatches, NodeMemory, Schedule, Turn, cut_events, parse_parallel
+from headrace.temporal import Copies, EventBatch, EventBatches, Schedule, Turn, cut_events, parse_parallel
 from headrace.train.events.evaluate import Evaluator
 from headrace.train.events.options import TemporalOptions
 from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
 from headrace.train.watching.clock import Clock
 
+T = TypeVar("T")
 MEASURES = (Measure("ap", format=".2%"), Measure("auc"), Measure("mrr"))
 
 
@@ -89,6 +91,8 @@ class TemporalRecipe(Recipe):
     An epoch of the loop is a sweep of the schedule, a step is one of its iterations, and a batch is one trainer's turn in it: so
     trainers are lanes of one process or spread over ranks, and their gradients are summed in one order. Memory is read when a batch
     is ready, ahead of the trainer, and written when the new memory is known, before attention.
+
+    saves: whether checkpoints are written, for which rank 0 collects what the others hold.
     """
 
     measures = MEASURES
@@ -103,7 +107,11 @@ class TemporalRecipe(Recipe):
         trace: Trace | None = None,
         *,
         evaluates: bool = True,
+        ranks: Ranks | None = None,
+        exchange: Exchange | None = None,
+        saves: bool = True,
     ) -> None:
+        self.ranks, self.saves = ranks or Alone(), saves
         self.stream, self.splits, self.options, self.trace = stream, splits, options, trace
         self.device = torch.device(options.device)
         self.model = model.to(self.device)
@@ -116,14 +124,23 @@ class TemporalRecipe(Recipe):
         )
         tgn = model.tgn
         self.has_memory = tgn.memory_width > 0
-        self.memories = [
-            NodeMemory(stream.num_nodes, memory=tgn.memory_width, mail=tgn.mail_width, device=self.device)
-            for _ in range(k if self.has_memory else 0)
-        ]
+        self.copies = Copies(
+            self.schedule,
+            stream.num_nodes,
+            memory=tgn.memory_width,
+            mail=tgn.mail_width,
+            device=self.device,
+            ranks=self.ranks,
+            exchange=exchange,
+        )
+        self.memories = self.copies.memories
         self.edge_x = None if stream.edge_x is None else stream.edge_x.float().to(self.device)
-        self.evaluator = Evaluator(stream, splits, options, self._hops()) if evaluates else None
+        first = self.ranks.rank == 0
+        self.evaluates = evaluates
+        self.evaluator = Evaluator(stream, splits, options, self._hops()) if evaluates and first else None
         self._held: dict[int, tuple[list[EventBatch], list[Tensor] | None]] = {}
         self._rows_held: dict[int, list[Tensor]] = {}
+        self._collected: tuple[list[Tensor], dict[tuple[int, int], Tensor]] | None = None
         self._pipeline: Pipeline | None = None
 
     def _hops(self) -> list[int]:
@@ -131,6 +148,9 @@ class TemporalRecipe(Recipe):
 
     def num_batches(self, epoch: int) -> int:
         return self.schedule.trainers * self.schedule.iterations
+
+    def owners(self, epoch: int, first: int, count: int) -> Sequence[int]:
+        return [self.copies.owners[cell % self.schedule.trainers] for cell in range(first, first + count)]
 
     def _first_sweep(self, sweep: int, turn: Turn) -> bool:
         """Whether a copy has not yet come to the stream's beginning."""
@@ -150,9 +170,9 @@ class TemporalRecipe(Recipe):
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers
-        for copy, memory in enumerate(self.memories):
-            memory.begin(self._ticket(epoch, first // trainers, copy))
-        cells = [divmod(cell, trainers) for cell in range(first, self.num_batches(epoch))]
+        iteration, self._collected = first // trainers, None
+        self.copies.begin(lambda copy: self._base(epoch) + self.schedule.first_ticket(copy, iteration))
+        cells = [(n, trainer) for n in range(iteration, self.schedule.iterations) for trainer in self.copies.trainers]
 
         def prepare(cell: tuple[int, int]) -> TurnBatch:
             turn = self.schedule.turn(*cell)
@@ -166,29 +186,21 @@ class TemporalRecipe(Recipe):
             reset = turn.resets and turn.batch == 0
             return TurnBatch(turn, epoch, sets, self.memories[turn.copy].read(ticket, turn.batch, nodes, reset=reset))
 
-        self._take_up(epoch, first // trainers)
+        self._take_up(epoch, iteration)
         self._pipeline = Pipeline(cells, [Stage("prepare", prepare)], staleness=self.options.staleness, trace=self.trace)
         return iter(self._pipeline)
 
     def _take_up(self, sweep: int, iteration: int) -> None:
         """Make the batches again that trainers stay on, with the rows that they were read with."""
         self._held.clear()
-        for turn in self.schedule.turns(iteration):
+        for trainer in self.copies.trainers:
+            turn = self.schedule.turn(iteration, trainer)
             if turn is not None and not turn.reads:
                 rows = self._rows_held.get(turn.trainer)
                 self._held[turn.trainer] = self._sets(sweep, turn), rows
 
     def _base(self, sweep: int) -> int:
         return sweep * 2 * self.schedule.batches
-
-    def _ticket(self, sweep: int, iteration: int, copy: int) -> int:
-        """The first ticket of a copy that is not served before an iteration."""
-        schedule = self.schedule
-        for later in range(iteration, schedule.groups):
-            turns = [t for t in schedule.turns(later) if t is not None and t.copy == copy and t.reads]
-            if turns:
-                return self._base(sweep) + min(turn.ticket for turn in turns)
-        return self._base(sweep + 1)
 
     def loss(self, batch: TurnBatch, clock: Clock) -> Step:
         turn = batch.turn
@@ -229,31 +241,56 @@ class TemporalRecipe(Recipe):
     def stages(self) -> list[StageTimes]:
         return [] if self._pipeline is None else self._pipeline.times
 
+    def assemble(self) -> None:
+        if self.saves and self.ranks.size > 1:
+            self._collected = self.copies.collected(self._held_rows())
+
+    def _held_rows(self) -> dict[tuple[int, int], Tensor]:
+        """By trainer and stay, what trainers of this rank have read for batches that they stay on."""
+        held = {trainer: rows or [] for trainer, (_, rows) in self._held.items()}
+        return {(trainer, stay): rows for trainer, of_stays in held.items() for stay, rows in enumerate(of_stays)}
+
     def state_dict(self) -> dict[str, Any]:
-        for memory in self.memories:
-            memory.settle()
-        self._rows_held = {trainer: rows for trainer, (_, rows) in self._held.items() if rows is not None}
-        return {"memory": [memory.rows.cpu().clone() for memory in self.memories], "held": self._rows_held}
+        collected = self.copies.collected(self._held_rows()) if self.ranks.size == 1 else self._collected
+        assert collected is not None  # the loop calls assemble before it saves
+        rows, held = collected
+        trainers = sorted({trainer for trainer, _ in held})
+        by_trainer = {trainer: [held[trainer, stay] for stay in range(self.schedule.j)] for trainer in trainers}
+        return {"memory": [part.cpu() for part in rows], "held": by_trainer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for memory, rows in zip(self.memories, state["memory"], strict=True):
-            memory.rows.copy_(rows)
+        self.copies.load(state["memory"])
         self._rows_held = state["held"]
+        held = {(trainer, stay): rows for trainer, of in self._rows_held.items() for stay, rows in enumerate(of)}
+        self._collected = state["memory"], held
 
     def validate(self, progress: Progress) -> dict[str, Any] | None:
-        if self.evaluator is None:
-            return None
-        return self.evaluator.split(self.model, "val", progress)
+        return self._evaluated(lambda evaluator, tell: evaluator.split(self.model, "val", tell), progress)
 
     def test(self, progress: Progress) -> dict[str, dict[str, Any] | None]:
-        if self.evaluator is None:
-            return {}
-        return {"train": None, **self.evaluator.splits(self.model, ("val", "test"), progress)}
+        def work(evaluator: Evaluator, tell: Progress) -> dict[str, dict[str, Any] | None]:
+            return {"train": None, **evaluator.splits(self.model, ("val", "test"), tell)}
+
+        return self._evaluated(work, progress) or {}
+
+    def _evaluated(self, work: Callable[[Evaluator, Progress], T], progress: Progress) -> T | None:
+        """What comes of an evaluation by rank 0, on all ranks."""
+        if not self.evaluates:
+            return None
+
+        def alone(alive: Callable[[], None]) -> T:
+            def tell(done: int, total: int) -> None:
+                alive()
+                progress(done, total)
+
+            assert self.evaluator is not None
+            return work(self.evaluator, tell)
+
+        return on_first(self.ranks, alone)
 
     def facts(self) -> dict[str, Any]:
-        rows = sum(memory.rows.nbytes for memory in self.memories)
+        rows = sum(rows.nbytes for rows in self.copies.rows.values())  # of this machine
         return {"memory": {"data": self.stream.graph().nbytes, "node_memory": rows}, "cache": None}
 
     def close(self) -> None:
-        for memory in self.memories:
-            memory.close()
+        self.copies.close()
