@@ -17,16 +17,19 @@ const T* beside(const std::optional<In1<T>>& a, int64_t edges, const char* name)
 class PySampler {
 public:
     PySampler(In1<int64_t> indptr, In indices, std::vector<int64_t> fanouts, bool replace, bool hash, bool disjoint,
-              std::optional<In1<float>> weight, std::optional<In1<double>> cumulative, std::optional<In> time, bool last,
-              bool inclusive, bool labor, bool layer_dependency, uint32_t batch_dependency)
+              std::optional<In1<float>> weight, std::optional<In1<double>> cumulative, std::optional<In> time,
+              std::optional<In> since, bool last, bool inclusive, bool edge_time, bool labor, bool layer_dependency,
+              uint32_t batch_dependency)
         : indptr_(std::move(indptr)), indices_(std::move(indices)), weight_(std::move(weight)),
-          cumulative_(std::move(cumulative)), time_(std::move(time)) {
+          cumulative_(std::move(cumulative)), time_(std::move(time)), since_(std::move(since)) {
         check_indptr(indptr_);
-        SampleOptions options{std::move(fanouts), replace, hash, disjoint, last, inclusive, labor, layer_dependency,
-                              batch_dependency};
+        SampleOptions options{std::move(fanouts), replace, hash, disjoint, last, inclusive, edge_time, labor,
+                              layer_dependency, batch_dependency};
         if (labor && (replace || disjoint)) fail("LABOR draws neither with replacement nor disjoint trees");
         if (last && replace) fail("the last of a row are taken once each: `last` goes with no replacement");
         if (time_ && !disjoint) fail("times need disjoint trees");
+        if (!time_ && (since_ || edge_time)) fail("`since` and `edge_time` are for graphs with times");
+        if (since_ && cumulative_) fail("sums of weights are of whole rows: they do not go with `since`");
         if (weight_ && replace && !cumulative_) fail("weighted draws with replacement need the sums of the weights");
         with_ids(indices_, "indices", [&](const auto* data) {
             using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
@@ -37,6 +40,10 @@ public:
             if (time_) {
                 graph.real_time = check_time(*time_, edges);
                 graph.time = time_->data();
+                if (since_) {
+                    if (check_time(*since_, 1) != graph.real_time) fail("since must have the type of the graph's times");
+                    graph.since = since_->data();
+                }
             }
             sampler_ = make_sampler<T>(graph, std::move(options));
         });
@@ -77,7 +84,7 @@ private:
     In indices_;
     std::optional<In1<float>> weight_;
     std::optional<In1<double>> cumulative_;
-    std::optional<In> time_;
+    std::optional<In> time_, since_;
     std::variant<std::unique_ptr<Sampler<int32_t>>, std::unique_ptr<Sampler<int64_t>>> sampler_;
 };
 
@@ -86,11 +93,12 @@ private:
 void bind_sample(nb::module_& m) {
     nb::class_<PySampler>(m, "Sampler")
         .def(nb::init<In1<int64_t>, In, std::vector<int64_t>, bool, bool, bool, std::optional<In1<float>>,
-                      std::optional<In1<double>>, std::optional<In>, bool, bool, bool, bool, uint32_t>(),
+                      std::optional<In1<double>>, std::optional<In>, std::optional<In>, bool, bool, bool, bool, bool,
+                      uint32_t>(),
              "indptr"_a.noconvert(), "indices"_a.noconvert(), "fanouts"_a, nb::kw_only(), "replace"_a, "hash"_a,
              "disjoint"_a = false, "weight"_a.noconvert() = nb::none(), "cumulative"_a.noconvert() = nb::none(),
-             "time"_a.noconvert() = nb::none(), "last"_a = false, "inclusive"_a = false, "labor"_a = false,
-             "layer_dependency"_a = false, "batch_dependency"_a = 1)
+             "time"_a.noconvert() = nb::none(), "since"_a.noconvert() = nb::none(), "last"_a = false, "inclusive"_a = false,
+             "edge_time"_a = false, "labor"_a = false, "layer_dependency"_a = false, "batch_dependency"_a = 1)
         .def("sample", &PySampler::sample, "seeds"_a.noconvert(), "pool"_a, nb::kw_only(), "seed"_a, "epoch"_a,
              "batch"_a, "positions"_a, "threads"_a, "time"_a.noconvert() = nb::none())
         .def_prop_ro("workspace_bytes", &PySampler::workspace_bytes);

@@ -55,6 +55,7 @@ public:
 
     // The nodes to find neighbors for: the seeds, then those that the hop before added.
     int64_t frontier() const { return end_ - begin_; }
+    int64_t first_row() const { return begin_; }
     const Id* frontier_nodes() const { return out_.nodes.template as<Id>() + begin_; }
     const int32_t* frontier_trees() const { return kTrees ? trees() + begin_ : nullptr; }
 
@@ -106,7 +107,18 @@ public:
         count_ = next;
     }
 
-    // The same for all keys of the hop at once, by many threads where the table lets them.
+    // A node of its own for each of the hop's next keys: nodes stand in the order of their edges.
+    void append(const Key* keys, int64_t n, int64_t edge) {
+        const int64_t first = out_.node_counts[0] + edge;
+        for (int64_t q = 0; q < n; ++q) {
+            out_.nodes.template as<Id>()[first + q] = static_cast<Id>(node_of(keys[q]));
+            trees()[first + q] = tree_of(keys[q]);
+            out_.indices.template as<int32_t>()[edge + q] = static_cast<int32_t>(first + q);
+        }
+    }
+    void close_appended() { count_ += added_; }
+
+    // The same as `number` for all keys of the hop at once, by many threads where the table lets them.
     void number_all(const Key* keys, int parts, std::vector<uint8_t>& is_new) {
         if constexpr (std::is_same_v<Table, StampTable<Id>>) {
             if (parts > 1) {

@@ -21,11 +21,11 @@ inline int64_t take_of(int64_t degree, int64_t fanout, bool replace) {
     return fanout < 0 ? degree : replace ? (degree ? fanout : 0) : std::min(degree, fanout);
 }
 
-// How many of the entries [first, last) of a row lie in the past of tree `tree`: they are a prefix, for times do not decrease.
+// How many of the entries [first, last) of a row lie before `times[at]`: they are a prefix, for times do not decrease.
 template <class Id>
-int64_t past(const SampleGraph<Id>& graph, const void* times, int32_t tree, int64_t first, int64_t last, bool inclusive) {
+int64_t past(const SampleGraph<Id>& graph, const void* times, int64_t at, int64_t first, int64_t last, bool inclusive) {
     const auto count = [&](const auto* time) {
-        const auto until = static_cast<decltype(time)>(times)[tree];
+        const auto until = static_cast<decltype(time)>(times)[at];
         const auto* end = inclusive ? std::upper_bound(time + first, time + last, until)
                                     : std::lower_bound(time + first, time + last, until);
         return end - (time + first);

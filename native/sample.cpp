@@ -24,8 +24,7 @@ private:
     static constexpr bool kTrees = Builder::kTrees;
 
     SampleResult expand(const SampleRequest& request, const std::shared_ptr<Pool>& pool, Workspace& work);
-    void count_rows(const SampleRequest& request, const Id* nodes, const int32_t* trees, int64_t rows, int64_t fanout,
-                    Workspace& work, int64_t* counts);
+    void count_rows(const SampleRequest& request, const Builder& sample, int64_t fanout, Workspace& work, int64_t* counts);
 
     const SampleGraph<Id> graph_;
     const SampleOptions options_;
@@ -40,9 +39,13 @@ SampleResult TableSampler<Id, Table>::sample(const SampleRequest& request, const
 
 // How many neighbors each frontier node takes, and out of which of its entries.
 template <class Id, class Table>
-void TableSampler<Id, Table>::count_rows(const SampleRequest& request, const Id* nodes, const int32_t* trees, int64_t rows,
-                                         int64_t fanout, Workspace& work, int64_t* counts) {
+void TableSampler<Id, Table>::count_rows(const SampleRequest& request, const Builder& sample, int64_t fanout, Workspace& work,
+                                         int64_t* counts) {
     FirstError error;
+    const int64_t rows = sample.frontier(), before = sample.first_row() - request.num_seeds;
+    const Id* nodes = sample.frontier_nodes();
+    const int32_t* trees = sample.frontier_trees();
+    const bool by_edge = options_.edge_time && before >= 0;  // row i is of edge before + i
     const int workers = useful_threads(request.threads, rows, 1024);
 #pragma omp parallel for schedule(static) num_threads(workers) if (workers > 1)
     for (int64_t i = 0; i < rows; ++i) {
@@ -55,7 +58,15 @@ void TableSampler<Id, Table>::count_rows(const SampleRequest& request, const Id*
             continue;
         }
         int64_t degree = last - first;
-        if (kTrees && graph_.time) degree = past(graph_, request.times, trees[i], first, last, options_.inclusive);
+        if (kTrees && graph_.time) {
+            degree = past(graph_, by_edge ? graph_.time : request.times, by_edge ? sample.positions()[before + i] : trees[i],
+                          first, last, options_.inclusive);
+            if (graph_.since) {
+                const int64_t earlier = past(graph_, graph_.since, 0, first, last, false);
+                first += earlier;
+                degree = std::max<int64_t>(degree - earlier, 0);
+            }
+        }
         counts[i] = take_of(degree, fanout, options_.replace);
         if (options_.last) {  // and then all of what is left
             first += degree - counts[i];
@@ -73,13 +84,14 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
     require(!kTrees || request.num_seeds <= kMostTrees, "too many seeds for disjoint trees: at most 2^24 - 1 fit one batch");
     require(!options_.labor || request.batch <= UINT32_MAX, "LABOR counts batches in 32 bits: batch must be below 2^32");
     Table& table = work.table;
-    Builder sample(table, graph_.nodes, request.seeds, request.num_seeds, request.positions, pool);
+    Builder sample(table, graph_.nodes, request.seeds, request.num_seeds, request.positions || options_.edge_time, pool);
 
     for (size_t hop = 0; hop < options_.fanouts.size(); ++hop) {
         const int64_t frontier = sample.frontier();
         FirstError error;
         work.reserve_rows(frontier);
-        count_rows(request, sample.frontier_nodes(), sample.frontier_trees(), frontier, options_.fanouts[hop], work, sample.counts());
+        int64_t* counts = sample.counts();
+        count_rows(request, sample, options_.fanouts[hop], work, counts);
         const int64_t added = sample.open_hop(), first_edge = sample.first_edge();
         const Id* nodes = sample.frontier_nodes();
         const int32_t* trees = sample.frontier_trees();
@@ -135,14 +147,19 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
             }
         };
 
+        // Puts keys in their places: a node for each, or one for all that are equal.
+        const auto keep = [&](const Key* group, int64_t n, int64_t edge) {
+            if constexpr (kTrees)
+                if (options_.edge_time) return sample.append(group, n, edge);
+            sample.number(group, n, edge);
+        };
         const int parts = useful_threads(threads, added, 4096);
         if (static_cast<int>(work.stretches.size()) < parts) work.stretches.resize(static_cast<size_t>(parts));
         if (parts == 1) {
-            walk(work.stretches[0], 0, frontier, [&](Key key) { table.prefetch(key); },
-                 [&](const Key* group, int64_t n, int64_t edge) { sample.number(group, n, edge); });
+            walk(work.stretches[0], 0, frontier, [&](Key key) { if (!options_.edge_time) table.prefetch(key); }, keep);
             error.rethrow();
         } else {
-            work.raw.resize(static_cast<size_t>(added));
+            if (!options_.edge_time) work.raw.resize(static_cast<size_t>(added));
             Key* raw = work.raw.data();
 #pragma omp parallel for schedule(static, 1) num_threads(parts)
             for (int p = 0; p < parts; ++p) {
@@ -151,12 +168,16 @@ SampleResult TableSampler<Id, Table>::expand(const SampleRequest& request, const
                 };
                 error.guard([&] {
                     walk(work.stretches[p], p ? row_at(p) : 0, p + 1 < parts ? row_at(p + 1) : frontier, [](Key) {},
-                         [&](const Key* group, int64_t n, int64_t edge) { std::copy_n(group, n, raw + edge - first_edge); });
+                         [&](const Key* group, int64_t n, int64_t edge) {
+                             if (options_.edge_time) return keep(group, n, edge);
+                             std::copy_n(group, n, raw + edge - first_edge);
+                         });
                 });
             }
             error.rethrow();
-            sample.number_all(raw, parts, work.is_new);
+            if (!options_.edge_time) sample.number_all(raw, parts, work.is_new);
         }
+        if (options_.edge_time) sample.close_appended();
         sample.close_hop();
     }
     return sample.take();

@@ -27,7 +27,7 @@ struct SampleRequest {
     uint64_t seed;
     uint32_t epoch;
     uint64_t batch;
-    bool positions;
+    bool positions;  // also there where hops go by the times of edges
     int threads;
 };
 
@@ -41,6 +41,7 @@ struct SampleGraph {
     const double* cumulative = nullptr;  // its sums within each row, where weighted draws are with replacement
     const void* time = nullptr;          // not decreasing within a row: only the past of a tree's seed counts
     bool real_time = false;              // times are float64 in place of int64
+    const void* since = nullptr;         // one time: earlier edges do not count
 };
 
 struct SampleOptions {
@@ -50,6 +51,7 @@ struct SampleOptions {
     bool disjoint = false;  // every seed grows a tree of its own
     bool last = false;      // of the past, take the last in place of drawing
     bool inclusive = false; // a tree's own time counts as its past
+    bool edge_time = false; // each edge leads to a node of its own, whose past is what lies before that edge
     bool labor = false;     // rows share the random numbers of their neighbors
     bool layer_dependency = false;
     uint32_t batch_dependency = 1;

@@ -25,6 +25,10 @@ METHODS = {
     "temporal weighted": {"temporal": "uniform", "weighted": True},
     "temporal last": {"temporal": "last"},
     "temporal last inclusive": {"temporal": "last", "inclusive": True},
+    "temporal by edge": {"temporal": "uniform", "hop_time": "edge"},
+    "temporal by edge weighted": {"temporal": "uniform", "weighted": True, "hop_time": "edge", "since": 3},
+    "temporal last by edge": {"temporal": "last", "hop_time": "edge", "since": 2},
+    "temporal window": {"temporal": "uniform", "since": 4, "inclusive": True},
 }
 
 
@@ -65,7 +69,7 @@ def times_for(sampler, count):
 def assert_same(expected, found, what=None):
     assert expected.num_sampled_nodes == found.num_sampled_nodes, (what, expected, found)
     assert expected.num_sampled_edges == found.num_sampled_edges, (what, expected, found)
-    for name in ("nodes", "indptr", "indices", "edge_id", "tree"):
+    for name in ("nodes", "indptr", "indices", "edge_id", "tree", "edge_time"):
         a, b = getattr(expected, name), getattr(found, name)
         assert (a is None) == (b is None), (what, name)
         if a is not None:
@@ -78,7 +82,11 @@ def compare(graph, fanouts, batches, **options):
     expected = hr.sample.NeighborSampler(graph, fanouts, seed=11, threads=1, **options)
     found = interpreted_sampler(graph, fanouts, seed=11, **options)
     for batch, seeds in enumerate(batches):
-        request = {"time": times_for(expected, len(seeds)), "edge_ids": batch % 2 == 0}
+        request = {
+            "time": times_for(expected, len(seeds)),
+            "edge_ids": batch % 2 == 0,
+            "edge_times": expected.temporal is not None and batch % 3 < 2,
+        }
         a, b = (sampler.sample(seeds, 2, batch + 5, **request) for sampler in (expected, found))
         assert_same(a, b, (options, fanouts, batch))
     return found

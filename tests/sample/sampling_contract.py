@@ -102,6 +102,7 @@ class Contract:
         self.batch_dependency = options.get("batch_dependency", 1)
         self.temporal, self.inclusive = options.get("temporal"), options.get("inclusive", False)
         self.time = None if self.temporal is None else graph.time.tolist()
+        self.by_edge, self.since = options.get("hop_time") == "edge", options.get("since")
         self.disjoint = options.get("disjoint", False) or self.temporal is not None
         self._words = {}
 
@@ -110,6 +111,7 @@ class Contract:
         entries = range(int(self.indptr[node]), int(self.indptr[node + 1]))
         if self.time is not None:
             entries = [e for e in entries if self.time[e] < until or (self.inclusive and self.time[e] == until)]
+            entries = [e for e in entries if self.since is None or self.time[e] >= self.since]
         if self.weight is not None:
             entries = [e for e in entries if self.weight[e] > 0]
         fanout, degree = self.fanouts[hop], len(entries)
@@ -148,11 +150,13 @@ class Contract:
         starts, edges, positions, node_counts, edge_counts, begin = [0], [], [], [len(nodes)], [], 0
         for hop in range(len(self.fanouts)):
             end, before = len(nodes), len(edges)
-            for node, tree in zip(nodes[begin:end], trees[begin:end], strict=True):
+            for row, node, tree in zip(range(begin, end), nodes[begin:end], trees[begin:end], strict=True):
                 until = None if time is None else time[tree]
+                if self.by_edge and hop:
+                    until = self.time[positions[row - len(seeds)]]  # of the edge that led here
                 for position in self.row(node, hop, tree, epoch=epoch, batch=batch, until=until):
                     key = (tree, int(self.indices[position]))
-                    if key not in local:
+                    if self.by_edge or key not in local:
                         local[key] = len(nodes)
                         nodes.append(key[1])
                         trees.append(tree)
@@ -166,11 +170,13 @@ class Contract:
 
 
 _OPTIONS = ("replace", "weighted", "labor", "layer_dependency", "batch_dependency", "disjoint", "temporal", "inclusive", "seed")
+_OPTIONS += ("hop_time", "since")
 
 
 def assert_equals_reference(sampler, seeds, *, epoch=0, batch=0, threads=None, time=None):
     graph = sampler.graph
-    sample = sampler.sample(seeds, epoch, batch, edge_ids=True, threads=threads, time=time)
+    timed = sampler.temporal is not None
+    sample = sampler.sample(seeds, epoch, batch, edge_ids=True, edge_times=timed, threads=threads, time=time)
     contract = Contract(graph, sampler.fanouts, **{name: getattr(sampler, name) for name in _OPTIONS})
     nodes, indptr, indices, positions, trees, node_counts, edge_counts = contract.sample(seeds, epoch=epoch, batch=batch, time=time)
     assert sample.num_sampled_nodes == node_counts
@@ -178,6 +184,8 @@ def assert_equals_reference(sampler, seeds, *, epoch=0, batch=0, threads=None, t
     assert sample.nodes.tolist() == nodes
     assert sample.indptr.tolist() == indptr
     assert sample.indices.tolist() == indices
+    if timed and graph.weight is None:
+        assert torch.equal(sample.edge_time, graph.time[torch.tensor(positions, dtype=torch.int64)])
     if graph.edge_id is None:
         assert sample.edge_id.tolist() == positions
     else:

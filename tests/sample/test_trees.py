@@ -49,14 +49,21 @@ def test_disjoint_samples_equal_the_contract(graph, fanouts, replace, batch, dat
     replace=st.booleans(),
     weighted=st.booleans(),
     inclusive=st.booleans(),
+    hop_time=st.sampled_from(["seed", "edge"]),
+    since=st.sampled_from([None, -2, 1]),
     data=st.data(),
 )
-def test_temporal_samples_equal_the_contract_and_never_see_the_future(graph, fanouts, temporal, replace, weighted, inclusive, data):
+def test_temporal_samples_equal_the_contract_and_never_see_the_future(
+    graph, fanouts, temporal, replace, weighted, inclusive, hop_time, since, data
+):
     if temporal == "last":
         replace = weighted = False
+    if replace and weighted:
+        since = None
     seeds = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), max_size=8))
     time = data.draw(st.lists(st.integers(-7, 7), min_size=len(seeds), max_size=len(seeds)))
     options = {"temporal": temporal, "replace": replace, "weighted": weighted, "inclusive": inclusive, "seed": 9}
+    options |= {"hop_time": hop_time, "since": since}
     sampler = NeighborSampler(graph, fanouts, **options)
     sample = assert_equals_reference(sampler, seeds, epoch=1, batch=3, time=time)
     seen = NeighborSampler(hr.Graph(graph.indptr, graph.indices, weight=graph.weight, time=graph.time), fanouts, **options)
@@ -64,6 +71,13 @@ def test_temporal_samples_equal_the_contract_and_never_see_the_future(graph, fan
     until = torch.tensor(time, dtype=graph.time.dtype)[sample.tree[sample.edge_index()[1]].long()]
     drawn = graph.time[positions]
     assert bool((drawn <= until if inclusive else drawn < until).all())
+    assert since is None or bool((drawn >= since).all())
+    if hop_time == "edge":
+        source, target = sample.edge_index()
+        assert source.tolist() == list(range(len(seeds), len(sample.nodes)))  # a node per edge
+        of_later = target >= len(seeds)
+        led = drawn[target[of_later] - len(seeds)]
+        assert bool((drawn[of_later] <= led if inclusive else drawn[of_later] < led).all())
 
 
 def test_each_tree_of_a_batch_is_the_tree_of_its_seed():
@@ -93,6 +107,35 @@ def test_the_last_are_the_latest_in_order():
     assert at.nodes[2:].tolist() == [2, 0, 1, 3]
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.float64])
+def test_hops_by_the_times_of_edges_see_what_was_there_then(kind):
+    """Node 3 met 0, 1, 2 and 0 again; node 0 met 4 between. Exactly one past edge, exactly k, fewer, and ties of time."""
+    events = [(0, 3, 10), (4, 0, 20), (1, 3, 20), (2, 3, 20), (0, 3, 30)]
+    src, dst, time = zip(*events, strict=True)
+    graph = hr.Graph.from_edges(src, dst, 5, time=torch.tensor(time, dtype=kind), edge_id=True, undirected=True).sorted_by_time()
+    at = torch.tensor([11, 20, 21, 31, 10], dtype=kind)
+    ask = {"time": at, "edge_ids": True, "edge_times": True}
+    sample = NeighborSampler(graph, [3, 2], temporal="last", hop_time="edge").sample([3] * 5, **ask)
+    assert sample.num_sampled_nodes == (5, 8, 2)
+    assert sample.indptr.diff()[:5].tolist() == [1, 1, 3, 3, 0]
+    assert sample.nodes[5:13].tolist() == [0, 0, 0, 1, 2, 1, 2, 0]
+    assert sample.edge_time[:8].tolist() == [10, 10, 10, 20, 20, 20, 20, 30]
+    assert sample.nodes[13:].tolist() == [3, 4]  # whom 0 had met by 30; by 10 nobody had met anybody
+    assert sample.edge_time[8:].tolist() == [10, 20]
+    assert sample.edge_time.dtype == kind
+    window = NeighborSampler(graph, [3], temporal="last", since=20).sample([3] * 5, **ask)
+    assert window.indptr.diff().tolist() == [0, 0, 2, 3, 0]
+    assert window.edge_time.tolist() == [20, 20, 20, 20, 30]
+
+
+def test_a_window_and_weights_with_replacement_do_not_go_together():
+    graph = hr.Graph.from_edges([0], [1], time=[1], weight=[1.0])
+    with pytest.raises(ValueError, match="since does not go with weighted draws with replacement"):
+        NeighborSampler(graph, [2], temporal="uniform", weighted=True, replace=True, since=0)
+    with pytest.raises(ValueError, match="edge_times is for temporal sampling"):
+        NeighborSampler(hr.Graph.from_edges([0], [1]), [2]).sample([0], edge_times=True)
+
+
 @pytest.fixture(scope="module")
 def large():
     graph = hr.generate.community(6_000, 150_000, features=0, classes=5, seed=1).graph
@@ -100,7 +143,16 @@ def large():
     return hr.Graph(graph.indptr, graph.indices, time=time).sorted_by_time()
 
 
-@pytest.mark.parametrize("options", [{"disjoint": True}, {"temporal": "uniform"}, {"temporal": "last"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"disjoint": True},
+        {"temporal": "uniform"},
+        {"temporal": "last"},
+        {"temporal": "uniform", "hop_time": "edge", "since": 0.1},
+    ],
+    ids=str,
+)
 def test_threads_and_id_types_change_nothing(large, options):
     wide = hr.Graph(large.indptr, large.indices.long(), time=large.time)
     rng = np.random.default_rng(2)
@@ -156,6 +208,11 @@ def test_a_plain_sample_has_no_tree():
         ({"inclusive": True}, "inclusive says which edges are past"),
         ({"temporal": "uniform", "labor": True}, "neither with replace nor with disjoint"),
         ({"disjoint": True, "deduplicate_by": "stamp"}, "told apart by hashing"),
+        ({"temporal": "last", "hop_time": "node"}, "hop_time must be 'seed' or 'edge', not 'node'"),
+        ({"hop_time": "edge"}, "they need temporal='uniform' or 'last'"),
+        ({"since": 3}, "they need temporal='uniform' or 'last'"),
+        ({"temporal": "last", "since": 0.5}, "since=0.5: time holds real numbers, but the graph's times are integers"),
+        ({"temporal": "uniform", "since": float("nan")}, "since=nan: .* is not a number"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, complaint):

@@ -48,6 +48,10 @@ class NeighborSampler(Sampler):
     temporal: "uniform" or "last". Of the edges into a node of a seed's tree only those before the seed's time count (`inclusive`:
         also those at it); "last" takes the latest of them in place of drawing. Trees are disjoint, `graph.time` must
         not decrease within a row (`Graph.sorted_by_time`), and `sample` is given a time for every seed.
+    hop_time: "seed", or "edge": what a node of a later hop sees lies before the edge that led to it, in place of before its tree's
+        seed. Each edge leads to a node of its own then, in the order of edges: the neighbor as of that time. Those of one node and
+        time in a tree draw alike.
+    since: with `temporal`, edges before this time do not count.
     device, mode: where to sample. "cuda" samples by kernels of the GPU, the same samples to the bit, and returns them in its
         memory; so do graphs that are there (`Graph.to`) or pinned (`Graph.pin`). "gpu" copies the graph there, "uva" lets
         the kernels read its edges from the host's memory, "auto" decides by size, and "cpu" keeps all on the CPU (`place` says
@@ -77,6 +81,8 @@ class NeighborSampler(Sampler):
         disjoint: bool = False,
         temporal: Literal["uniform", "last"] | None = None,
         inclusive: bool = False,
+        hop_time: Literal["seed", "edge"] = "seed",
+        since: float | None = None,
         seed: int = 0,
         threads: int | None = None,
         pool: BufferPool | None = None,
@@ -94,7 +100,7 @@ class NeighborSampler(Sampler):
         self.replace, self.weighted = replace, weighted
         self.labor, self.layer_dependency, self.batch_dependency = labor, layer_dependency, batch_dependency
         self.disjoint, self.temporal, self.inclusive = disjoint or temporal is not None, temporal, inclusive
-        self.seed = seed
+        self.hop_time, self.since, self.seed = hop_time, since, seed
         self.threads = thread_count(threads)
         self.pool = pool if pool is not None else BufferPool(limit=256 << 20)
         self._check(deduplicate_by)
@@ -106,6 +112,8 @@ class NeighborSampler(Sampler):
             "disjoint": self.disjoint,
             "last": temporal == "last",
             "inclusive": inclusive,
+            "edge_time": hop_time == "edge",
+            "since": self._since(),
             "labor": labor,
             "layer_dependency": layer_dependency,
             "batch_dependency": batch_dependency,
@@ -144,6 +152,12 @@ class NeighborSampler(Sampler):
             raise ValueError("temporal='last' leaves nothing to chance: use temporal='uniform' with replace or weighted")
         if self.inclusive and self.temporal is None:
             raise ValueError("inclusive says which edges are past: it needs temporal='uniform' or 'last'")
+        if self.hop_time not in ("seed", "edge"):
+            raise ValueError(f"hop_time must be 'seed' or 'edge', not {self.hop_time!r}")
+        if (self.hop_time == "edge" or self.since is not None) and self.temporal is None:
+            raise ValueError("hop_time='edge' and since go by times: they need temporal='uniform' or 'last'")
+        if self.since is not None and self.replace and self.weighted:
+            raise ValueError("since does not go with weighted draws with replacement: leave out replace")
         if self.labor and (self.replace or self.disjoint):
             raise ValueError("labor shares draws between rows: it goes neither with replace nor with disjoint or temporal")
         if not 1 <= self.batch_dependency < 2**32:
@@ -159,6 +173,15 @@ class NeighborSampler(Sampler):
         if not self.graph.is_sorted_by_time():
             raise ValueError("times must not decrease within a row of the graph: sample from graph.sorted_by_time()")
 
+    def _since(self) -> Tensor | None:  # -> [1], in the type of the graph's times
+        if self.since is None:
+            return None
+        assert self.drawn.time is not None
+        try:
+            return self.seed_times([self.since], 1, check=True)
+        except ValueError as error:
+            raise ValueError(f"since={self.since!r}: {error}") from None
+
     def sample(
         self,
         seeds: Any,
@@ -167,16 +190,18 @@ class NeighborSampler(Sampler):
         *,
         time: Any | None = None,
         edge_ids: bool = False,
+        edge_times: bool = False,
         threads: int | None = None,
         check: bool = True,
     ) -> Sample:
         """The sample of `seeds` as batch `batch` of epoch `epoch`. Safe to call from many threads at a time.
 
         `time` is that of every seed, for temporal sampling. `edge_ids` also returns, per edge, the graph's `edge_id` (or the edge's
-        position where the graph keeps none). To look at seeds and times on a GPU the host waits for them; `check=False`, for
-        those that are known to be good, does not: kernels follow what they are given.
+        position where the graph keeps none), and `edge_times`, of temporal sampling, its time. To look at seeds and times on a GPU
+        the host waits for them; `check=False`, for those that are known to be good, does not: kernels follow what they are given.
         """
-        return self.start(seeds, epoch, batch, time=time, edge_ids=edge_ids, threads=threads, check=check).finish()
+        extra = {"edge_ids": edge_ids, "edge_times": edge_times}
+        return self.start(seeds, epoch, batch, time=time, threads=threads, check=check, **extra).finish()
 
     def start(
         self,
@@ -186,6 +211,7 @@ class NeighborSampler(Sampler):
         *,
         time: Any | None = None,
         edge_ids: bool = False,
+        edge_times: bool = False,
         threads: int | None = None,
         check: bool = True,
     ) -> StartedSample:
@@ -194,10 +220,12 @@ class NeighborSampler(Sampler):
         On a GPU its kernels are launched now, on the current stream, and `finish` waits for them; on the CPU `finish` samples.
         """
         ids, times = self._checked(seeds, epoch, batch, time, check)
+        if edge_times and self.temporal is None:
+            raise ValueError("edge_times is for temporal sampling: set temporal='uniform' or 'last'")
         if self._launched is not None:
-            (pending,) = self._launched.start([(ids, times)], epoch, batch, positions=edge_ids)
+            (pending,) = self._launched.start([(ids, times)], epoch, batch, positions=edge_ids, edge_times=edge_times)
             return pending
-        return StartedSample(lambda: self._sample(ids, epoch, batch, times, edge_ids, threads))
+        return StartedSample(lambda: self._sample(ids, epoch, batch, times, edge_ids, edge_times, threads))
 
     def samples(
         self,
@@ -207,6 +235,7 @@ class NeighborSampler(Sampler):
         first: int = 0,
         times: Iterable[Any] | None = None,
         edge_ids: bool = False,
+        edge_times: bool = False,
         threads: int | None = None,
         check: bool = True,
         together: int = 8,
@@ -220,8 +249,9 @@ class NeighborSampler(Sampler):
             raise ValueError(f"together must be at least 1 batch, not {together}")
         numbered = enumerate(with_times(batches, times), first)
         if self._launched is None:
+            extra = {"edge_ids": edge_ids, "edge_times": edge_times}
             for batch, (seeds, time) in numbered:
-                yield self.sample(seeds, epoch, batch, time=time, edge_ids=edge_ids, threads=threads, check=check)
+                yield self.sample(seeds, epoch, batch, time=time, threads=threads, check=check, **extra)
             return
         under_way: list[StartedSample] = []
         for batch, (seeds, time) in numbered:
@@ -229,7 +259,7 @@ class NeighborSampler(Sampler):
             as_one = min(self._launched.lanes(together, len(asked[0][0])), together)
             others = islice(numbered, as_one - 1)
             asked += [self._checked(seeds, epoch, number, time, check) for number, (seeds, time) in others]
-            started = self._launched.start(asked, epoch, batch, positions=edge_ids)
+            started = self._launched.start(asked, epoch, batch, positions=edge_ids, edge_times=edge_times)
             for pending in under_way:
                 yield pending.finish()
             under_way = started
@@ -251,7 +281,16 @@ class NeighborSampler(Sampler):
             raise IndexError(f"seeds[{at}] is {int(ids[at])}: the graph has nodes 0 to {self.graph.num_nodes - 1}")
         return ids, self.seed_times(time, len(ids), check=check)
 
-    def _sample(self, ids: Tensor, epoch: int, batch: int, times: Tensor | None, edge_ids: bool, threads: int | None) -> Sample:
+    def _sample(
+        self,
+        ids: Tensor,
+        epoch: int,
+        batch: int,
+        times: Tensor | None,
+        edge_ids: bool,
+        edge_times: bool,
+        threads: int | None,
+    ) -> Sample:
         workers = self.threads if threads is None else thread_count(threads)
         nodes, indptr, indices, positions, tree, node_counts, edge_counts = self._native.sample(
             ids,
@@ -259,22 +298,24 @@ class NeighborSampler(Sampler):
             seed=self.seed,
             epoch=epoch,
             batch=batch,
-            positions=edge_ids,
+            positions=edge_ids or edge_times,
             threads=workers,
             time=times,
         )
-        edge_id = None if positions is None else torch.from_numpy(positions)
-        if edge_id is not None and self.drawn.edge_id is not None:
-            own = self.drawn.edge_id
-            edge_id = gather(own, edge_id, out=self.pool.empty(edge_id.shape, own.dtype), threads=workers)
+
+        def beside(own: Tensor | None) -> Tensor:
+            at = torch.from_numpy(positions)
+            return at if own is None else gather(own, at, out=self.pool.empty(at.shape, own.dtype), threads=workers)
+
         return Sample(
             torch.from_numpy(nodes),
             torch.from_numpy(indptr),
             torch.from_numpy(indices),
             tuple(node_counts),
             tuple(edge_counts),
-            edge_id,
+            beside(self.drawn.edge_id) if edge_ids else None,
             None if tree is None else torch.from_numpy(tree),
+            beside(self.drawn.time) if edge_times else None,
         )
 
     def seed_times(self, time: Any | None, seeds: int, *, check: bool = False) -> Tensor | None:  # -> [seeds]

@@ -52,7 +52,7 @@ class Sample:
 
     `nodes` are global ids: the seeds as given, then what each hop added, in order of first appearance. All sampled edges are one
     CSR over local ids, with one row per expanded node; each hop's edges are a range of its rows. Where trees are disjoint, a node
-    stands once for each tree it is in.
+    stands once for each tree it is in; where hops go by the times of edges, once for each edge.
     """
 
     nodes: Tensor
@@ -62,6 +62,7 @@ class Sample:
     num_sampled_edges: tuple[int, ...]  # edges each hop drew
     edge_id: Tensor | None = None  # [edges], if asked for
     tree: Tensor | None = None  # int32, [nodes], where every seed grows a tree of its own: the position of that seed
+    edge_time: Tensor | None = None  # [edges], if asked for
 
     @property
     def num_seeds(self) -> int:
@@ -73,7 +74,9 @@ class Sample:
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.nodes, self.indptr, self.indices, self.edge_id, self.tree) if a is not None)
+        return sum(
+            a.nbytes for a in (self.nodes, self.indptr, self.indices, self.edge_id, self.tree, self.edge_time) if a is not None
+        )
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

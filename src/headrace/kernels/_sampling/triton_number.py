@@ -52,6 +52,8 @@ def number_kernel(  # type: ignore[no-untyped-def]
     indptr,
     time,
     seed_times,
+    since,
+    positions,
     stamp,
     new_words,
     take_words,
@@ -66,11 +68,16 @@ def number_kernel(  # type: ignore[no-untyped-def]
     disjoint: tl.constexpr,
     temporal: tl.constexpr,
     inclusive: tl.constexpr,
+    each: tl.constexpr,
+    windowed: tl.constexpr,
     latest: tl.constexpr,
     size: tl.constexpr,
     chunk: tl.constexpr,
 ):
-    """Places for the nodes that hop `hop` found first (or for the seeds, as hop -1), and the rows the next hop will expand."""
+    """Places for the nodes that hop `hop` found first (or for the seeds, as hop -1), and the rows the next hop will expand.
+
+    each: every edge finds a node of its own, whose past ends at the edge's time. windowed: nothing before `since` counts.
+    """
     tile = tl.program_id(0)
     if seeds:
         begin = tl.zeros([], tl.int64)
@@ -92,8 +99,9 @@ def number_kernel(  # type: ignore[no-untyped-def]
         tree = edge.to(tl.int32)
         if not seeds:
             tree = tl.load(edge_trees + edge, mask=valid, other=0)
-            place = tl.load(places + edge, mask=valid, other=0)
-    if seeds:
+            if not each:
+                place = tl.load(places + edge, mask=valid, other=0)
+    if seeds or each:
         new = valid
         if not disjoint:
             tl.atomic_max(stamp + node, (base + ranks - 1 - edge).to(tl.int32), mask=valid, sem="relaxed")
@@ -107,8 +115,16 @@ def number_kernel(  # type: ignore[no-untyped-def]
         start = tl.load(indptr + node, mask=new, other=0)
         degree = tl.load(indptr + node + 1, mask=new, other=0) - start
         if temporal:
-            until = tl.load(seed_times + tree, mask=new, other=0)
-            degree = _past(time, start, degree, until, inclusive)
+            if each and not seeds:
+                until = tl.load(time + tl.load(positions + edge, mask=new, other=0), mask=new, other=0)
+            else:
+                until = tl.load(seed_times + tree, mask=new, other=0)
+            past = _past(time, start, degree, until, inclusive)
+            if windowed:
+                earlier = _past(time, start, degree, tl.load(since), False)
+                start += earlier
+                past = tl.maximum(past - earlier, 0)
+            degree = past
         if fanout < 0:
             take = degree
         elif replace:
@@ -125,7 +141,7 @@ def number_kernel(  # type: ignore[no-untyped-def]
     tl.store(nodes + local, node, mask=new)
     if disjoint:
         tl.store(trees + local, tree, mask=new)
-    if not seeds:
+    if not seeds and not each:
         tl.store(stamp + place, (base + ranks - 1 - local).to(tl.int32), mask=new)
     edges_before = end
     if not last:
@@ -154,19 +170,29 @@ def relabel_kernel(  # type: ignore[no-untyped-def]
     indices,
     positions,
     edge_id,
+    time,
+    edge_times,
     hops,
     ranks,
+    each: tl.constexpr,
     identify: tl.constexpr,
+    timed: tl.constexpr,
     size: tl.constexpr,
 ):
-    """The local id of every edge's neighbor, from the place of its stamp; and, in place of its position, the edge's id."""
+    """The local id of every edge's neighbor, from the place of its stamp; and, in place of its position, the edge's id. `each`: of
+    a node of its own. `timed`: its time too."""
     end = tl.load(row_ends + tl.load(counts + hops - 1))
     edge = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     valid = edge < end
-    base = tl.load(request + 1)
-    place = tl.load(places + edge, mask=valid, other=0)
-    local = base + ranks - 1 - tl.load(stamp + place, mask=valid, other=0).to(tl.int64)
+    if each:
+        local = tl.load(request + 3) + edge
+    else:
+        place = tl.load(places + edge, mask=valid, other=0)
+        local = tl.load(request + 1) + ranks - 1 - tl.load(stamp + place, mask=valid, other=0).to(tl.int64)
     tl.store(indices + edge, local.to(tl.int32), mask=valid)
+    if timed:
+        position = tl.load(positions + edge, mask=valid, other=0)
+        tl.store(edge_times + edge, tl.load(time + position, mask=valid, other=0), mask=valid)
     if identify:
         position = tl.load(positions + edge, mask=valid, other=0)
         tl.store(positions + edge, tl.load(edge_id + position, mask=valid, other=0).to(tl.int64), mask=valid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +18,7 @@ from headrace.kernels._sampling import triton_number as _triton_number
 from headrace.kernels._sampling import triton_place as _triton_place
 from headrace.kernels._sampling import triton_rank as _triton_rank
 from headrace.kernels._sampling import triton_sample as _triton_sample
-from headrace.sample.gpu.workspace import HEAD, STAMPS, TILE, Bound, Lane, Request, Workspace, Workspaces
+from headrace.sample.gpu.workspace import HEAD, STAMPS, TILE, Beside, Bound, Lane, Request, Workspace, Workspaces
 from headrace.sample.sample import Sample
 from headrace.sample.started import StartedSample
 
@@ -62,7 +63,8 @@ class DeviceSampler:
 
     weight: draw by it; `cumulative` (its sums within rows, float64) takes its place with replacement.
     time: of the edges; only those before a seed's time count in its tree (`inclusive`: also those at it), and the `last` of them
-        are taken if asked for. Trees are disjoint then.
+        are taken if asked for. Trees are disjoint then. `edge_time`: in later hops only those before the edge that led to the
+            row count. `since`: no earlier ones do (one time).
     edge_id: ids that samples give in place of positions.
     owner: kept as long as the sampler, for memory that stays page-locked only as long as its graph.
     """
@@ -81,6 +83,8 @@ class DeviceSampler:
         time: Tensor | None = None,
         last: bool = False,
         inclusive: bool = False,
+        edge_time: bool = False,
+        since: Tensor | None = None,
         labor: bool = False,
         layer_dependency: bool = False,
         batch_dependency: int = 1,
@@ -90,7 +94,8 @@ class DeviceSampler:
         self.indptr, self.indices, self.fanouts, self.seed = indptr, indices, list(fanouts), seed
         self.replace, self.disjoint = replace, disjoint or time is not None
         self.weight, self.cumulative, self.edge_id = weight, cumulative, edge_id
-        self.time, self.last, self.inclusive = time, last, inclusive
+        self.time, self.last, self.inclusive, self.edge_time = time, last, inclusive, edge_time
+        self.since = None if since is None else since.to(indptr.device)
         self.labor, self.layer_dependency, self.batch_dependency = labor, layer_dependency, batch_dependency
         self.device, self._owner = indptr.device, owner
         self.num_nodes = indptr.numel() - 1
@@ -106,12 +111,19 @@ class DeviceSampler:
         return self.workspaces.nbytes
 
     def start(
-        self, requests: Sequence[tuple[Tensor, Tensor | None]], epoch: int, first: int, *, positions: bool
+        self,
+        requests: Sequence[tuple[Tensor, Tensor | None]],
+        epoch: int,
+        first: int,
+        *,
+        positions: bool,
+        edge_times: bool = False,
     ) -> list[StartedSample]:
         """Launch the samples of batches `first`, `first` + 1, ...: for each its seeds, which must be ids of nodes, int64, on the
         host or the device, and their times."""
         if not requests:
             return []
+        beside = Beside(positions, edge_times)
         largest = max(len(seeds) for seeds, _ in requests)
         if self.disjoint and largest > _MOST_TREES:
             raise ValueError("too many seeds for disjoint trees: at most 2^24 - 1 fit one batch")
@@ -119,7 +131,7 @@ class DeviceSampler:
         lanes = self.lanes(len(requests), largest)
         groups = (asked[begin : begin + lanes] for begin in range(0, len(asked), lanes))
         with self._here():
-            return [pending for group in groups for pending in self._launch(group, lanes, positions)]
+            return [pending for group in groups for pending in self._launch(group, lanes, beside)]
 
     def _request(self, seeds: Tensor, time: Tensor | None, epoch: int, batch: int) -> Request:
         purpose = _native.Purpose.labor if self.labor else _native.Purpose.sample
@@ -133,25 +145,26 @@ class DeviceSampler:
             lanes //= 2
         return lanes
 
-    def _launch(self, requests: list[Request], lanes: int, positions: bool) -> list[StartedSample]:
+    def _launch(self, requests: list[Request], lanes: int, beside: Beside) -> list[StartedSample]:
         largest = max(len(asked.seeds) for asked in requests)
         work = self.workspaces.take(lanes)
         try:
             bound = self._bound(max(work.seeds, largest)) or self._bound(largest)
             if bound is None:
                 (asked,) = requests
-                counts = self._step(work, asked, positions)
-                return self._pending(work, 1, positions, lambda: [counts])
+                counts = self._step(work, asked, beside)
+                return self._pending(work, 1, beside, lambda: [counts])
             ranks = work.reserve(bound)
-            self._leap(work, bound, ranks, positions, send=work.write(requests, ranks=ranks))
-            return self._pending(work, len(requests), positions, work.host_counts.tolist)
+            self._leap(work, bound, ranks, beside, send=work.write(requests, ranks=ranks))
+            return self._pending(work, len(requests), beside, work.host_counts.tolist)
         except BaseException:
             self.workspaces.give_back(work)
             raise
 
     def _bound(self, seeds: int) -> Bound | None:
         if seeds not in self._bounds:
-            self._bounds[seeds] = Bound.of(seeds, self.fanouts, self.num_nodes * seeds if self.disjoint else self.num_nodes)
+            most_new = self.num_nodes * seeds if self.disjoint else self.num_nodes
+            self._bounds[seeds] = Bound.of(seeds, self.fanouts, sys.maxsize if self.edge_time else most_new)
         return self._bounds[seeds]
 
     def _here(self) -> AbstractContextManager[object]:
@@ -159,17 +172,18 @@ class DeviceSampler:
             return nullcontext()
         return torch.cuda.device(self.device)
 
-    def _pending(self, work: Workspace, count: int, positions: bool, counts: Callable[[], list[list[int]]]) -> list[StartedSample]:
+    def _pending(self, work: Workspace, count: int, beside: Beside, counts: Callable[[], list[list[int]]]) -> list[StartedSample]:
         """The samples in the first `count` lanes, which `counts` counts once they are done. The last one to be copied or dropped
         gives the workspace back."""
         if work.done is not None:
             work.done.record(self.workspaces.stream())
-        id_type = torch.int64 if self.edge_id is None else self.edge_id.dtype
+        id_type = None if not beside.ids else torch.int64 if self.edge_id is None else self.edge_id.dtype
+        time_type = self.time.dtype if beside.times and self.time is not None else None
         together = _Together(count, counts)
 
         def finish(lane: int) -> Sample:
             with self._here():
-                return work.copied(lane, together.counts(work)[lane], id_type if positions else None)
+                return work.copied(lane, together.counts(work)[lane], id_type, time_type)
 
         def release() -> None:
             if together.left_by_last():
@@ -178,9 +192,9 @@ class DeviceSampler:
 
         return [StartedSample(partial(finish, lane), release) for lane in range(count)]
 
-    def _leap(self, work: Workspace, bound: Bound, ranks: int, positions: bool, *, send: bool) -> None:
+    def _leap(self, work: Workspace, bound: Bound, ranks: int, beside: Beside, *, send: bool) -> None:
         """Launch all hops of all lanes at once; if `send`, copy the parameters to the device first."""
-        which = (bound.seeds, positions, send)
+        which = (bound.seeds, *beside, send)
         replay = work.replays.get(which)
         if replay is not None:
             replay.replay()
@@ -190,7 +204,7 @@ class DeviceSampler:
             if send:
                 work.send(times=self.time is not None)
             for lane in range(work.lanes):
-                self._hops(Lane(work, lane), bound, ranks, positions)
+                self._hops(Lane(work, lane), bound, ranks, beside)
             work.host_counts.copy_(work.counts, non_blocking=True)
 
         launches()  # also compiles what has not been compiled
@@ -202,20 +216,25 @@ class DeviceSampler:
                 launches()
             work.replays[which] = graph
 
-    def _hops(self, lane: Lane, bound: Bound, ranks: int, positions: bool) -> None:
+    def _hops(self, lane: Lane, bound: Bound, ranks: int, beside: Beside) -> None:
         """Launch the kernels of one sample whose sizes are bounded."""
-        if self.disjoint:
+        if self._shares:
             lane.table.fill_(-1)
             self._place(lane, "seeds", -1, bound.seeds, ranks, bound.num_nodes)
         self._number(lane, -1, bound.seeds, ranks, bound.num_nodes)
         for hop in range(len(self.fanouts)):
-            self._draw(lane, hop, bound.rows[hop], ranks, bound.num_nodes, positions)
-            if self.disjoint:
+            self._draw(lane, hop, bound.rows[hop], ranks, bound.num_nodes, beside)
+            if self._shares:
                 self._place(lane, "edges", hop, bound.edges[hop], ranks, bound.num_nodes)
             self._number(lane, hop, bound.edges[hop], ranks, bound.num_nodes)
-        self._relabel(lane, bound.num_edges, ranks, positions)
+        self._relabel(lane, bound.num_edges, ranks, beside)
 
-    def _step(self, work: Workspace, asked: Request, positions: bool) -> list[int]:
+    @property
+    def _shares(self) -> bool:
+        """Whether edges of a tree to one node lead to the same, which a hash table finds."""
+        return self.disjoint and not self.edge_time
+
+    def _step(self, work: Workspace, asked: Request, beside: Beside) -> list[int]:
         """Launch one hop at a time, and return the counts of the sample."""
         pending, ranks, hops, size = 1 << 29, 1 << 30, len(self.fanouts), len(asked.seeds)
         work.reserve_seeds(size)
@@ -226,7 +245,7 @@ class DeviceSampler:
             work.send(times=asked.time is not None)
         work.base = STAMPS  # stamps of this layout serve no other batch, also after an error
         lane = Lane(work, 0)
-        if self.disjoint:
+        if self._shares:
             work.table.fill_(-1)
             self._place(lane, "seeds", -1, size, ranks, pending)
         self._number(lane, -1, size, ranks, pending)
@@ -238,13 +257,13 @@ class DeviceSampler:
             if nodes + added >= pending or edges >= pending:
                 raise ValueError("the sample is too large: use smaller fanouts or fewer seeds")
             moved = work.grow(nodes + added, edges)
-            self._draw(lane, hop, rows, ranks, pending, positions)
-            if moved:
+            self._draw(lane, hop, rows, ranks, pending, beside)
+            if moved and self._shares:
                 self._place(lane, "nodes", hop, nodes, ranks, pending)
-            if self.disjoint:
+            if self._shares:
                 self._place(lane, "all edges" if moved else "edges", hop, edges if moved else added, ranks, pending)
             self._number(lane, hop, added, ranks, pending)
-        self._relabel(lane, edges, ranks, positions)
+        self._relabel(lane, edges, ranks, beside)
         return work.counts[0].tolist()
 
     def _number(self, lane: Lane, hop: int, edges: int, ranks: int, pending: int) -> None:
@@ -256,6 +275,8 @@ class DeviceSampler:
             indptr=self.indptr,
             time=self.indptr if self.time is None else self.time,
             seed_times=lane.params if self.time is None else lane.seed_times(self.time.dtype),
+            since=self.indptr if self.since is None else self.since,
+            positions=lane.positions,
             new_words=new_words,
             take_words=take_words,
             hop=hop,
@@ -269,6 +290,8 @@ class DeviceSampler:
             disjoint=self.disjoint,
             temporal=self.time is not None,
             inclusive=self.inclusive,
+            each=self.edge_time,
+            windowed=self.since is not None,
             latest=self.last,
             size=TILE,
             chunk=_CHUNK,
@@ -290,11 +313,11 @@ class DeviceSampler:
         grid = (triton.cdiv(count, TILE),)
         _triton_place.place_kernel[grid](*arrays, hop, lane.table_bits, ranks, pending, of=of, size=TILE)
 
-    def _draw(self, lane: Lane, hop: int, rows: int, ranks: int, pending: int, positions: bool) -> None:
+    def _draw(self, lane: Lane, hop: int, rows: int, ranks: int, pending: int, beside: Beside) -> None:
         fanout = self.fanouts[hop]
         if rows == 0 or fanout == 0:
             return
-        replace = self.replace and fanout >= 0
+        replace, positions = self.replace and fanout >= 0, any(beside) or self.edge_time
         ranked = fanout >= 0 and (self.labor or (self.weight is not None and not replace))
         weight = self.weight if ranked else self.cumulative if replace else None
         arrays = self._arrays(lane, "raw", "edge_trees", "positions") | {"neighbors": self.indices}
@@ -314,11 +337,24 @@ class DeviceSampler:
         else:
             _triton_sample.draw_long_kernel[(rows,)](**arrays, **how, replace=replace, chunk=256)
 
-    def _relabel(self, lane: Lane, edges: int, ranks: int, positions: bool) -> None:
+    def _relabel(self, lane: Lane, edges: int, ranks: int, beside: Beside) -> None:
         if edges:
-            places = lane.places if self.disjoint else lane.raw
-            edge_id = lane.raw if self.edge_id is None else self.edge_id
-            arrays = (lane.params, lane.counts, lane.row_ends, places, lane.stamp, lane.indices, lane.positions, edge_id)
-            identify = positions and self.edge_id is not None
-            grid = (triton.cdiv(edges, TILE),)
-            _triton_number.relabel_kernel[grid](*arrays, len(self.fanouts), ranks, identify=identify, size=TILE)
+            timed = beside.times and self.time is not None
+            _triton_number.relabel_kernel[(triton.cdiv(edges, TILE),)](
+                request=lane.params,
+                counts=lane.counts,
+                row_ends=lane.row_ends,
+                places=lane.places if self.disjoint else lane.raw,
+                stamp=lane.stamp,
+                indices=lane.indices,
+                positions=lane.positions,
+                edge_id=lane.raw if self.edge_id is None else self.edge_id,
+                time=self.time if timed else lane.raw,
+                edge_times=lane.edge_times.view(self.time.dtype) if timed and self.time is not None else lane.raw,
+                hops=len(self.fanouts),
+                ranks=ranks,
+                each=self.edge_time,
+                identify=beside.ids and self.edge_id is not None,
+                timed=timed,
+                size=TILE,
+            )

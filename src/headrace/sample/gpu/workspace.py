@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ _BOUND = 1 << 27  # edges up to which memory is reserved for the largest possibl
 STAMPS = 2**31 - 1
 _TAGS = 1 << 22
 _ALIGNED = 16  # entries: a lane's arrays begin where kernels may read many at a time
-_OWN = frozenset(("params", "host_params", "counts", "host_counts", "nodes", "row_ends", "trees", "indices", "positions"))
+_OWN = frozenset(
+    ("params", "host_params", "counts", "host_counts", "nodes", "row_ends", "trees", "indices", "positions", "edge_times")
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,13 @@ class Request:
     time: Tensor | None
     key: int
     batch: int
+
+
+class Beside(NamedTuple):
+    """What a sample says of its edges beside where they lead."""
+
+    ids: bool
+    times: bool
 
 
 _NONE = Request(torch.empty(0, dtype=torch.int64), None, 0, 0)
@@ -82,7 +91,7 @@ class Workspace:
     base: int = 0
     tag: int = 0
     arrays: dict[str, Tensor] = field(default_factory=dict)
-    replays: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = field(default_factory=dict)
+    replays: dict[tuple[int, bool, bool, bool], torch.cuda.CUDAGraph] = field(default_factory=dict)
     _results: list[list[tuple[torch.dtype, int, Tensor]]] = field(default_factory=list)  # of each lane, in words of four bytes
     stream: torch.cuda.Stream | None = None  # that the last sample was copied out on
     done: torch.cuda.Event | None = None  # after the launches of the samples under way
@@ -149,7 +158,7 @@ class Workspace:
             self._grow_all(nodes + 1, {"row_ends": torch.int64})
         if edges > self.edges_room or "raw" not in self.arrays:
             self.edges_room = edges
-            types = {"raw": self.id_type, "indices": torch.int32, "positions": torch.int64}
+            types = {"raw": self.id_type, "indices": torch.int32, "positions": torch.int64, "edge_times": torch.int64}
             self._grow_all(edges, types, ("edge_trees", "places"))
         tiles = max(-(-max(self.edges_room, self.seeds) // TILE), 1)
         if "words" not in self.arrays or self.words.shape[2] < tiles:
@@ -202,8 +211,8 @@ class Workspace:
         end = self.params.shape[1] if self.lanes > 1 or times else HEAD + self.seeds  # in one piece
         self.params[:, :end].copy_(self.host_params[:, :end], non_blocking=True)
 
-    def copied(self, lane: int, counts: list[int], edge_id: torch.dtype | None) -> Sample:
-        """A sample, in memory of its own. `edge_id`: the type of its edges' ids, if it has them."""
+    def copied(self, lane: int, counts: list[int], edge_id: torch.dtype | None, edge_time: torch.dtype | None) -> Sample:
+        """A sample, in memory of its own. `edge_id` and `edge_time`: the types of its edges' ids and times, if it has them."""
         nodes, edges = counts[: self.hops + 1], counts[self.hops + 1 : 2 * self.hops + 1]
         row_ends, ids, indices, *trees = self._cloned(lane, (nodes[-2] + 1, nodes[-1], edges[-1], nodes[-1]))
         return Sample(
@@ -214,6 +223,7 @@ class Workspace:
             num_sampled_edges=(edges[0], *(b - a for a, b in itertools.pairwise(edges))),
             edge_id=None if edge_id is None else self.positions[lane, : edges[-1]].to(edge_id, copy=True),
             tree=trees[0] if trees else None,
+            edge_time=None if edge_time is None else self.edge_times[lane, : edges[-1]].view(edge_time).clone(),
         )
 
     def _cloned(self, lane: int, sizes: Sequence[int]) -> list[Tensor]:
