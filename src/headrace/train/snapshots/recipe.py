@@ -17,7 +17,7 @@ from headrace.nn.order import step_cost
 from headrace.snapshots.balance import DEALS, dealt
 from headrace.snapshots.classes import TwoWorkers
 from headrace.snapshots.costs import Costs
-from headrace.snapshots.operators import Group, KeptSums, Operators, check_cell
+from headrace.snapshots import Group, KeptSums, Operators, check_cell
 from headrace.train.fit import Setup
 from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
