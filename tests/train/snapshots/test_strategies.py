@@ -119,13 +119,21 @@ def on_ranks(monkeypatch, size, kind, **options):
     """What `a_step` gives on every rank; ranks are threads."""
     if size == 1:
         return [a_step(Alone(), None, kind, **options)]
+
+    def work(ranks):
+        try:
+            return a_step(ranks, ThreadExchange(ranks), kind, **options)
+        except Exception:
+            ranks._meeting.abort()
+            raise
+
     board, meeting = [None] * size, threading.Barrier(size, timeout=60)  # of the second worker's exchange
     with monkeypatch.context() as patched:
         patched.setattr(recipes, "Exchange", lambda ranks: _Closing(ThreadRanks(ranks.rank, size, board, meeting)))
-        results = on_every_rank(size, lambda ranks: a_step(ranks, ThreadExchange(ranks), kind, **options))
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+        results = on_every_rank(size, work)
+    problems = [result for result in results if isinstance(result, Exception)]
+    for problem in sorted(problems, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise problem
     return results
 
 

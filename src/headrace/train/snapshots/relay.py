@@ -176,7 +176,8 @@ def _restored(values: Tensor, like: Sequence[State]) -> list[State]:
     """States of the form of `like`, from what `_flattened` gave."""
     counts = [part.numel() if isinstance(part, Tensor) else 1 for state in like for part in state]
     pieces = iter(values.split(counts))
-    return [
-        tuple((piece := next(pieces)).view(part.shape) if isinstance(part, Tensor) else int(piece) for part in state)
-        for state in like
-    ]
+    return [tuple(_as_part(next(pieces), part) for part in state) for state in like]
+
+
+def _as_part(values: Tensor, like: Any) -> Any:
+    return values.view(like.shape) if isinstance(like, Tensor) else int(values.detach())
