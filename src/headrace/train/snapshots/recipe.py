@@ -110,6 +110,17 @@ class SnapshotRecipe(Recipe):
             pieces += [Piece(len(pieces) + number, tuple(part)) for number, part in enumerate(parts)]
         return pieces
 
+    def steps_of(self, epoch: int) -> list[list[Group]]:
+        """The groups of each step of an epoch."""
+        each, pieces = self.options.batches_per_step, self._order(epoch)
+        steps = [pieces[begin : begin + each] for begin in range(0, len(pieces), each)]
+        return [[group for piece in step for group in piece.groups] for step in steps]
+
+    @property
+    def pieces_of_step(self) -> list[Piece]:
+        """Of the last step that was dealt."""
+        return self._step
+
     def num_batches(self, epoch: int) -> int:
         whole, rest = divmod(len(self.windows.groups["train"]), self.options.groups)
         return whole * self.options.batches_per_step + -(-rest // self.options.stack)
