@@ -52,14 +52,12 @@ class ThreadExchange:
         return {name: [theirs[name] for _, _, theirs in everyone] for name in told}
 
     def all_to_all(self, phase, tensor, *, sending, receiving):
-        self._tensor = torch.cat([parts[self.rank] for parts in self._ranks.all_gather(tensor.split(list(sending)))])
-        assert len(self._tensor) == sum(receiving)
-        self.traffic[phase].sent += (sum(sending) - sending[self.rank]) * tensor.element_size()
-        self.traffic[phase].received += (sum(receiving) - receiving[self.rank]) * tensor.element_size()
-        return self
-
-    def wait(self):
-        return self._tensor
+        received = torch.cat([parts[self.rank] for parts in self._ranks.all_gather(tensor.split(list(sending)))])
+        assert len(received) == sum(receiving)
+        row = tensor.shape[1:].numel() * tensor.element_size()
+        self.traffic[phase].sent += (sum(sending) - sending[self.rank]) * row
+        self.traffic[phase].received += (sum(receiving) - receiving[self.rank]) * row
+        return SimpleNamespace(wait=lambda: received)
 
     def gathering(self, phase, tensor):
         gathered = self.all_gather(phase, tensor)

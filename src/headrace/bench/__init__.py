@@ -15,6 +15,7 @@ from headrace.bench.measure import Row
 from headrace.bench.nodes import advise, cluster, elastic, loader, pyg_layers, ranks, train, whole_graph
 from headrace.bench.ops import aggregate, attend, cache, gather, sampling
 from headrace.bench.setting import Setting
+from headrace.bench.snapshots import strategies
 from headrace.train.options import option
 
 Measure = Callable[[Any], list[Row]]
@@ -61,6 +62,7 @@ _ALL = (
     Bench("advise", "the advisor's choices beside all others", advise.run, advise.run),
     Bench("link", "an epoch of link prediction beside other systems", link.run, None, link.LinkPeersSetting),
     Bench("link-tiers", "link prediction with rows on device, host and disk", tiers.run, tiers.run, tiers.LinkTiersSetting),
+    Bench("snapshots", "steps on snapshot groups by strategy", strategies.run, strategies.run, strategies.SnapshotSetting),
     Bench("out-of-core", "link prediction from disk, by order of partitions", out_of_core.run, None),
 )
 _ON_GPU = {
@@ -73,6 +75,7 @@ _ON_GPU = {
     "gpu-whole-graph": "whole-graph",
     "gpu-advise": "advise",
     "gpu-link": "link-tiers",
+    "gpu-snapshots": "snapshots",
 }
 BENCHES = {bench.name: bench for bench in _ALL}
 BENCHES |= {name: BENCHES[bench].renamed(name) for name, bench in _ON_GPU.items()}

@@ -41,12 +41,16 @@ class Count:
 
 
 _counting = threading.local()
-Between = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
+Part = tuple[Literal["graph", "wire"], Callable[[Tensor], Tensor]]  # of a sum: what it waits for, and what it does
+Between = Callable[..., Tensor]
 
 
 @contextmanager
 def between(around: Between) -> Iterator[None]:
-    """Let `around(x, work)` do the sums that this thread makes inside: it calls `work(x)` when it may."""
+    """Let `around(x, *parts)` do the sums that this thread makes inside: each part when it may, of what the one before it gave.
+
+    A part is "graph", or "wire" where it waits for rows of other ranks.
+    """
     before = getattr(_counting, "around", None)
     _counting.around = around
     try:
@@ -79,13 +83,25 @@ def neighbor_sum(kind: Kind, x: Tensor, where: Where) -> Tensor:  # [num_nodes, 
     count = getattr(_counting, "count", None)
     if count is not None:
         count.sums, count.columns = count.sums + 1, count.columns + x.shape[1]
-    around = getattr(_counting, "around", None)
-    return _made(kind, x, where) if around is None else around(x, lambda rows: _made(kind, rows, where))
-
-
-def _made(kind: Kind, x: Tensor, where: Where) -> Tensor:
     if not isinstance(where, Graph):
         return where.neighbor_sum(kind, x)
+    return in_turn(x, ("graph", lambda rows: _made(kind, rows, where)))
+
+
+def in_turn(x: Tensor, *parts: Part) -> Tensor:
+    """The parts of a sum, one after the other, by what is `between` in this thread."""
+    around: Between | None = getattr(_counting, "around", None)
+    return at_once(x, *parts) if around is None else around(x, *parts)
+
+
+def at_once(x: Tensor, *parts: Part) -> Tensor:
+    """The parts of a sum, one after the other: what is done where nothing else is `between`."""
+    for _, work in parts:
+        x = work(x)
+    return x
+
+
+def _made(kind: Kind, x: Tensor, where: Graph) -> Tensor:
     rows, factors = matrix_of(kind, where, torch.float64 if x.dtype == torch.float64 else torch.float32)
     told: dict[str, Any] = over(rows, x, weighted=factors.weight is not None)
     out = aggregate(x, **told, weight=factors.weight, scale=factors.scale, row_scale=factors.row_scale)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_FADE = 0.9  # what a measurement counts for after another one of the same rank
+_FADE = 0.9  # what a measurement counts for after another one
+_FADE_OF_RANK = 0.7  # the same for the speed of a rank, which may change
+_PRIOR = 0.05  # of the mean rank's measured seconds: for how much it counts that ranks are alike
 
 
 class Costs:
@@ -28,9 +30,10 @@ class Costs:
 
     def __init__(self, ranks: int, *, first: tuple[float, float, float] = (1.0, 1.0, 1.0)) -> None:
         self.ranks, self.first = ranks, np.array(first)
-        self._products = np.zeros((3, 3))  # of sizes with sizes, all ranks at the pace of the first
+        self._products = np.zeros((3, 3))  # of sizes with sizes, all ranks at the pace of the mean
         self._seconds = np.zeros(3)  # of sizes with seconds
-        self._pace = np.zeros((ranks, 2))  # of each rank: predicted and measured seconds, faded
+        self._done = np.zeros((ranks, 3))  # sizes that each rank has done, faded
+        self._took = np.zeros(ranks)  # seconds that it took for them
         self.measured = 0
 
     @property
@@ -47,37 +50,40 @@ class Costs:
 
     @property
     def speeds(self) -> list[float]:
-        """Of each rank, in the unit of the costs; alike before anything was measured."""
-        known = (self._pace > 0).all(1)
-        speeds = np.ones(self.ranks)
-        speeds[known] = self._pace[known, 0] / self._pace[known, 1]
-        if known.any():
-            speeds[~known] = speeds[known].mean()
-        return [float(speed) for speed in speeds]
+        """Of each rank, beside the mean of all; alike before anything was measured.
+
+        A rank that has had nothing to do for some steps is taken for one like the others again.
+        """
+        done, took = self._done @ self.weights, self._took
+        if not done.sum() > 0 or not took.sum() > 0:
+            return [1.0] * self.ranks
+        mean = done.sum() / took.sum()
+        prior = _PRIOR * took.sum() / self.ranks
+        return [float(speed) for speed in (done / mean + prior) / (took + prior)]
 
     def of(self, sizes: Sequence[tuple[float, float, float]]) -> list[float]:
         """The cost of each group."""
         return [float(cost) for cost in np.maximum(np.asarray(sizes, np.float64).reshape(-1, 3) @ self.weights, 0.0)]
 
     def measure(self, rank: int, sizes: Sequence[tuple[float, float, float]], seconds: Sequence[float]) -> None:
-        """Take the seconds of groups that a rank has just done."""
-        if not len(sizes):
-            return
+        """Take the seconds of groups that a rank has done in a step; none, if it had none."""
         rows = np.asarray(sizes, np.float64).reshape(-1, 3)
         values = np.asarray(seconds, np.float64)
-        pace = self.speeds[rank] if self._pace[rank].all() else 1.0
-        self._products = _FADE * self._products + rows.T @ rows
-        self._seconds = _FADE * self._seconds + rows.T @ (values * pace)
-        self.measured += len(values)
-        predicted = float((rows @ self.weights).sum())
-        self._pace[rank] = 0.5 * self._pace[rank] + [predicted, float(values.sum())]
+        if len(values):
+            pace = self.speeds[rank]
+            self._products = _FADE * self._products + rows.T @ rows
+            self._seconds = _FADE * self._seconds + rows.T @ (values * pace)
+            self.measured += len(values)
+        self._done[rank] = _FADE_OF_RANK * self._done[rank] + rows.sum(0)
+        self._took[rank] = _FADE_OF_RANK * self._took[rank] + values.sum()
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
         return {
             "products": self._products.tolist(),
             "seconds": self._seconds.tolist(),
-            "pace": self._pace.tolist(),
+            "done": self._done.tolist(),
+            "took": self._took.tolist(),
             "measured": self.measured,
         }
 
@@ -85,5 +91,5 @@ class Costs:
         """Go on from what `state_dict` returned; with another number of ranks their paces begin anew."""
         self._products, self._seconds = np.array(state["products"]), np.array(state["seconds"])
         self.measured = state["measured"]
-        if len(state["pace"]) == self.ranks:
-            self._pace = np.array(state["pace"])
+        if len(state["took"]) == self.ranks:
+            self._done, self._took = np.array(state["done"]), np.array(state["took"])

@@ -8,62 +8,21 @@ a step of all of them is one product.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from headrace.graph import Graph, Snapshots
+from headrace.graph import Snapshots
 from headrace.nn.cells import Cell
 from headrace.nn.cells.cell import State
-from headrace.nn.neighbor_sum import counting
+from headrace.nn.neighbor_sum import Where
+from headrace.snapshots.kept import KeptSums
+from headrace.snapshots.rows import Group, WholeRows
 
-_TOGETHER = 1 << 20  # edges up to which different graphs are summed over as one: beyond it a launch costs nothing beside the sum
-
-
-class Group(NamedTuple):
-    """Snapshots `first` to `first + window`, whose forecast begins right after."""
-
-    first: int
-    window: int
-
-    @property
-    def times(self) -> range:
-        return range(self.first, self.first + self.window)
-
-
-class KeptSums:
-    """Sums of the features of snapshots that never change, within `budget` bytes: a snapshot is in `window` groups of every epoch.
-
-    What does not fit is summed at every use; `reason` says so.
-    """
-
-    def __init__(self, budget: float = float("inf")) -> None:
-        if not budget >= 0:
-            raise ValueError(f"the budget of kept sums must be a number of bytes from 0 on, not {budget}")
-        self.budget, self.nbytes = budget, 0
-        self._kept: dict[int, Tensor] = {}
-        self.refused = 0
-
-    def get(self, at: int) -> Tensor | None:
-        return self._kept.get(at)
-
-    def put(self, at: int, sums: Tensor) -> None:
-        """Keep the sums of a snapshot, where there is room."""
-        if at in self._kept:
-            return
-        if self.nbytes + sums.nbytes > self.budget:
-            self.refused += 1
-            return
-        self._kept[at] = sums.contiguous()
-        self.nbytes += sums.nbytes
-
-    @property
-    def reason(self) -> str:
-        kept = f"sums of {len(self._kept)} snapshots kept in {self.nbytes:,} bytes"
-        if self.refused and not self._kept:
-            return f"no sums kept: one takes more than the budget of {self.budget:,.0f} bytes"
-        return kept + (f"; others are made at every use (budget {self.budget:,.0f} bytes)" if self.refused else "")
+Sums = dict[int, Tensor | None]  # of the features of a snapshot, by its time
+_Place = int | Tensor | None  # rows of a snapshot among those of its group: the first ones, some, or all
 
 
 class Operators:
@@ -71,17 +30,24 @@ class Operators:
 
     hoist: whether sums that read x alone are made before the recurrent steps; else the cell runs snapshot by snapshot.
     kept: where such sums are kept; None for nowhere.
+    rows: those that this rank has; all by default.
     """
 
-    def __init__(self, cell: Cell, snapshots: Snapshots, *, hoist: bool = True, kept: KeptSums | None = None) -> None:
-        if snapshots.x is None:
-            raise ValueError("these snapshots have no features: give x")
+    def __init__(
+        self,
+        cell: Cell,
+        snapshots: Snapshots,
+        *,
+        hoist: bool = True,
+        kept: KeptSums | None = None,
+        rows: WholeRows | None = None,
+    ) -> None:
+        self.rows_here = WholeRows(snapshots) if rows is None else rows
         self.cell, self.snapshots, self.hoist, self.kept = cell, snapshots, hoist, kept
-        self.x: list[Tensor] = snapshots.x
         self.one_graph = snapshots.nodes is None and snapshots.same_as(len(snapshots) - 1) == 0
         self.sums_state = any(op.kind == "graph" and "state" in op.reads for op in cell.operators)
+        self.can_keep = any(op.can_be_kept for op in cell.operators)
         self.stacks = hoist and cell.stacks and snapshots.nodes is None and (self.one_graph or not self.sums_state)
-        self._copies: dict[int, Graph] = {}
 
     def explain(self) -> list[str]:
         """What is done to the cell's operators, and what is not, with the reason."""
@@ -107,169 +73,136 @@ class Operators:
             lines.append("groups are not stacked: " + ("nodes change" if self.snapshots.nodes is not None else "graphs change"))
         return lines
 
-    def rows(self, groups: Sequence[Group]) -> Tensor:  # -> [groups, num_nodes, out]
-        """The rows of every node after the last snapshot of each group."""
-        if not self.hoist:
-            return torch.stack([self._plain(group) for group in groups])
-        if self.stacks:
-            return self._stacked(groups)
-        return torch.stack([self._hoisted(group) for group in groups])
+    def rows(self, groups: Sequence[Group], fixed: Sums | None = None) -> Tensor:  # -> [groups, num_nodes, out]
+        """The rows of every node after the last snapshot of each group. `fixed`: what `fixed` gave for their times, if it has."""
+        return self.ended(groups, self.advance(groups, self.start(groups), fixed=fixed))
 
-    def fixed(self, times: Sequence[int]) -> dict[int, Tensor | None]:
+    def start(self, groups: Sequence[Group]) -> list[State]:
+        """States before the first snapshot: of each group, or of all where they are stacked."""
+        counts = [self._members(group)[0] for group in groups]
+        if self.stacks:
+            counts = [sum(counts)]
+        return [self.cell.start(count, self.rows_here.x[groups[0].first]) for count in counts]
+
+    def advance(
+        self, groups: Sequence[Group], states: list[State], span: range | None = None, fixed: Sums | None = None
+    ) -> list[State]:
+        """States after the snapshots of the groups whose places in their windows are in `span`; all of them by default."""
+        span = range(groups[0].window) if span is None else span
+        if not span:
+            return states
+        if not self.hoist:
+            return [self._plain(group, state, span) for group, state in zip(groups, states, strict=True)]
+        fixed = self.fixed(self.times(groups, span)) if fixed is None else fixed
+        if self.stacks:
+            return [self._stacked(groups, states[0], span, fixed)]
+        return [self._hoisted(group, state, span, fixed) for group, state in zip(groups, states, strict=True)]
+
+    def ended(self, groups: Sequence[Group], states: list[State]) -> Tensor:  # -> [groups, num_nodes, out]
+        """The rows of every node, from the last states: zeros where a node was in no snapshot of the group."""
+        nodes = self.rows_here.num_nodes
+        if self.stacks:
+            return self.cell.rows(states[0]).view(len(groups), nodes, -1)
+        rows = []
+        for group, state in zip(groups, states, strict=True):
+            own, (count, members, _) = self.cell.rows(state), self._members(group)
+            if members is not None:
+                own = own.new_zeros(nodes, own.shape[1]).index_copy(0, members, own)
+            elif count < nodes:
+                own = F.pad(own, (0, 0, 0, nodes - count))
+            rows.append(own)
+        return torch.stack(rows)
+
+    def times(self, groups: Sequence[Group], span: range) -> list[int]:
+        """The snapshots of groups, of these places in their windows."""
+        return sorted({group.first + place for group in groups for place in span})
+
+    def fixed(self, times: Sequence[int]) -> Sums:
         """Sums of the features of some snapshots."""
-        sums: dict[int, Tensor | None] = {}
+        if not self.can_keep:
+            return dict.fromkeys(times)
+        sums: Sums = {}
         if self.kept is not None:
             sums = {at: known for at in times if (known := self.kept.get(at)) is not None}
         missing = sorted(set(times) - sums.keys())
         if missing:
             with torch.no_grad():
-                made = self._summed(missing)
+                made = self.rows_here.fixed(self.cell, missing)
             sums |= made
-            if self.kept is not None:
-                for at, part in made.items():
-                    if part is not None:
-                        self.kept.put(at, part)
+            for at, part in made.items():
+                if part is not None and self.kept is not None:
+                    self.kept.put(at, part)
         return sums
 
-    def _summed(self, times: Sequence[int]) -> dict[int, Tensor | None]:
-        rows = [self.x[at] for at in times]
-        if not any(op.can_be_kept for op in self.cell.operators):
-            return dict.fromkeys(times)
-        graphs = [self.snapshots.own_graph(at) for at in times]
-        if len({id(graph) for graph in graphs}) == 1:
-            wide = self.cell.fixed(torch.cat(rows, dim=1), graphs[0])
-            assert wide is not None
-            parts = wide.view(len(rows[0]), -1, len(times), rows[0].shape[1]).permute(2, 0, 1, 3).flatten(2)
-            return dict(zip(times, parts, strict=True))
-        if sum(graph.num_edges for graph in graphs) <= _TOGETHER:
-            together = self.cell.fixed(torch.cat(rows), block_diagonal(graphs))
-            assert together is not None
-            return dict(zip(times, together.split([len(part) for part in rows]), strict=True))
-        return {at: self.cell.fixed(part, graph) for at, part, graph in zip(times, rows, graphs, strict=True)}
-
-    def _ahead(self, x: list[Tensor], fixed: list[Tensor | None], graphs: Sequence[Graph]) -> list[Any]:
-        """What a chain of snapshots reads that waits for no state."""
+    def _ahead(self, x: list[Tensor], fixed: list[Tensor | None], where: Sequence[Sequence[int]]) -> list[Any]:
+        """What a chain of snapshots reads that waits for no state; the graphs of each are those of some times."""
         reads_graph = any(op.kind == "graph" and op.can_run_ahead and not op.can_be_kept for op in self.cell.operators)
         whole = None if fixed[0] is None else torch.cat([part for part in fixed if part is not None])
-        return self.cell.ahead(torch.cat(x), whole, block_diagonal(graphs) if reads_graph else None, [len(part) for part in x])
+        graph = self.rows_here.where([at for times in where for at in times]) if reads_graph else None
+        return self.cell.ahead(torch.cat(x), whole, graph, [len(part) for part in x])
 
-    def _stacked(self, groups: Sequence[Group]) -> Tensor:
-        nodes, count = self.snapshots.num_nodes, len(groups)
-        fixed = self.fixed([at for group in groups for at in group.times])
-        columns = list(zip(*(group.times for group in groups), strict=True))  # the times of each step
-        x = [torch.cat([self.x[at] for at in times]) for times in columns]
+    def _stacked(self, groups: Sequence[Group], state: State, span: range, fixed: Sums) -> State:
+        columns = [[group.first + place for group in groups] for place in span]  # the times of each step
+        x = [torch.cat([self.rows_here.x[at] for at in times]) for times in columns]
         summed = [
             None if fixed[t[0]] is None else torch.cat([part for at in t if (part := fixed[at]) is not None]) for t in columns
         ]
-        where = self._copied(count) if self.sums_state else self.snapshots.own_graph(groups[0].first)
-        state = self.cell.start(count * nodes, x[0])
-        for ready in self._ahead(x, summed, [where] * len(x)):
+        where = self.rows_here.copied(len(groups)) if self.sums_state else self._none
+        for ready in self._ahead(x, summed, columns):
             state = self.cell.step(ready, where, state)
-        return self.cell.rows(state).view(count, nodes, -1)
+        return state
 
-    def _copied(self, count: int) -> Graph:
-        if count not in self._copies:
-            self._copies[count] = block_diagonal([self.snapshots.own_graph(0)] * count)
-        return self._copies[count]
+    @property
+    def _none(self) -> Where:
+        """For a step that sums nothing."""
+        return self.snapshots.own_graph(0)
 
-    def _hoisted(self, group: Group) -> Tensor:
-        fixed = self.fixed(group.times)
-        graphs = [self.snapshots.own_graph(at) for at in group.times]
-        state = self.cell.start(self.snapshots.num_nodes, self.x[group.first])
-        ahead = self._ahead([self.x[at] for at in group.times], [fixed[at] for at in group.times], graphs)
-        for at, ready, graph in zip(group.times, ahead, graphs, strict=True):
-            state = self._put(state, self.cell.step(ready, graph, self._taken(state, at)), at)
-        return self.cell.rows(state)
+    def _hoisted(self, group: Group, state: State, span: range, fixed: Sums) -> State:
+        times = [group.first + place for place in span]
+        places = self._members(group)[2]
+        ahead = self._ahead([self.rows_here.x[at] for at in times], [fixed[at] for at in times], [[at] for at in times])
+        for number, at, ready in zip(span, times, ahead, strict=True):
+            where = self.rows_here.where([at]) if self.sums_state else self._none
+            state = self._put(state, self.cell.step(ready, where, self._taken(state, places[number])), places[number])
+        return state
 
-    def _plain(self, group: Group) -> Tensor:
-        state = self.cell.start(self.snapshots.num_nodes, self.x[group.first])
-        for at in group.times:
-            state = self._put(state, self.cell(self.x[at], self.snapshots.own_graph(at), self._taken(state, at)), at)
-        return self.cell.rows(state)
+    def _plain(self, group: Group, state: State, span: range) -> State:
+        places = self._members(group)[2]
+        for number in span:
+            at = group.first + number
+            new = self.cell(self.rows_here.x[at], self.rows_here.where([at]), self._taken(state, places[number]))
+            state = self._put(state, new, places[number])
+        return state
 
-    def _taken(self, state: State, at: int) -> State:
+    def _members(self, group: Group) -> tuple[int, Tensor | None, list[_Place]]:
+        """How many nodes the snapshots of a group have together, which (None: the first ones), and where each snapshot's are.
+
+        A node that is in none of them keeps the state that it began with, so that it needs none.
+        """
+        nodes = self.rows_here.nodes
+        if nodes is None:
+            return self.rows_here.num_nodes, None, [None] * group.window
+        own = [nodes[at] for at in group.times]
+        if all(len(ids) == 0 or int(ids[-1]) == len(ids) - 1 for ids in own):
+            count = max(len(ids) for ids in own)
+            return count, None, [None if len(ids) == count else len(ids) for ids in own]
+        members = torch.cat(own).unique()
+        return len(members), members, [torch.searchsorted(members, ids) for ids in own]
+
+    def _taken(self, state: State, place: _Place) -> State:
         """The state of the nodes of a snapshot."""
-        if self.snapshots.nodes is None:
+        if place is None:
             return state
-        ids = self.snapshots.nodes[at]
-        return tuple(part[ids] if number in self.cell.per_node else part for number, part in enumerate(state))
+        take = slice(place) if isinstance(place, int) else place
+        return tuple(part[take] if number in self.cell.per_node else part for number, part in enumerate(state))
 
-    def _put(self, before: State, new: State, at: int) -> State:
-        """The state of all nodes: those that are away keep theirs."""
-        if self.snapshots.nodes is None:
+    def _put(self, before: State, new: State, place: _Place) -> State:
+        """The state of all nodes of the group: those that are away keep theirs."""
+        if place is None:
             return new
-        ids = self.snapshots.nodes[at]
-        parts = zip(before, new, strict=True)
-        return tuple(old.index_copy(0, ids, part) if i in self.cell.per_node else part for i, (old, part) in enumerate(parts))
+        parts = enumerate(zip(before, new, strict=True))
+        return tuple(_replaced(old, part, place) if number in self.cell.per_node else part for number, (old, part) in parts)
 
 
-def block_diagonal(graphs: Sequence[Graph]) -> Graph:
-    """Several graphs as one without edges between them: nodes of the second follow those of the first.
-
-    >>> import headrace as hr
-    >>> from headrace.snapshots.operators import block_diagonal
-    >>> block_diagonal([hr.Graph.from_edges([0], [1]), hr.Graph.from_edges([1], [0])]).edge_index().tolist()
-    [[0, 3], [1, 2]]
-    """
-    if len(graphs) == 1:
-        return graphs[0]
-    weights = [graph.weight for graph in graphs if graph.weight is not None]
-    if weights and len(weights) < len(graphs):
-        raise ValueError("some of these snapshots have weights and others have none: give all of them weights, or none")
-    entries = rows = 0
-    indptr, indices = [graphs[0].indptr[:1]], []
-    for graph in graphs:
-        indptr.append(graph.indptr[1:] + entries)
-        indices.append(graph.indices + rows)
-        entries, rows = entries + graph.num_edges, rows + graph.num_nodes
-    return Graph(torch.cat(indptr), torch.cat(indices), weight=torch.cat(weights) if weights else None)
-
-
-def check_cell(cell: Cell, tolerance: float = 1e-4) -> None:
-    """Run the parts of a cell against the cell itself, and its sums against those it declares; ValueError where they differ."""
-    generator = torch.Generator().manual_seed(0)
-    nodes = max(cell.in_channels, 8)
-    graphs = [_random_graph(nodes, generator) for _ in range(2)]
-    rows = [torch.randn(nodes, cell.in_channels, generator=generator) for _ in graphs]
-    kind = type(cell).__name__
-    training = cell.training
-    cell.eval()
-    try:
-        with torch.no_grad():
-            plain: State | None = None
-            for x, graph in zip(rows, graphs, strict=True):
-                plain = cell(x, graph, plain)
-            whole = block_diagonal(graphs)
-            with counting() as kept:
-                fixed = cell.fixed(torch.cat(rows), whole)
-            with counting() as ahead:
-                ready = cell.ahead(torch.cat(rows), fixed, whole, [nodes, nodes])
-            state = cell.start(nodes, rows[0])
-            with counting() as chained:
-                for part, graph in zip(ready, graphs, strict=True):
-                    state = cell.step(part, graph, state)
-    finally:
-        cell.train(training)
-    sums = [op for op in cell.operators if op.kind == "graph"]
-    terms = max(getattr(cell, "K", 2) - 1, 0)  # sums of a Chebyshev filter, which is one operator
-    for found, declared, what in (
-        (kept.sums, sum(op.can_be_kept for op in sums), "read x alone"),
-        (ahead.sums, sum(op.can_run_ahead and not op.can_be_kept for op in sums), "read x and weights"),
-        (chained.sums / 2, sum(not op.can_run_ahead for op in sums), "read state"),
-    ):
-        if found != declared * terms:
-            raise ValueError(
-                f"{kind} declares {declared} sums that {what}, and makes {found:g} of {terms} terms: mend its operators"
-            )
-    assert plain is not None
-    difference = float((cell.rows(plain) - cell.rows(state)).abs().max())
-    if difference > tolerance:
-        raise ValueError(
-            f"{kind} gives other rows by its parts fixed, ahead and step than by itself (up to {difference:.2g} apart): "
-            "a part that reads state must be in step"
-        )
-
-
-def _random_graph(nodes: int, generator: torch.Generator) -> Graph:
-    src, dst = torch.randint(0, nodes, (2, 4 * nodes), generator=generator)
-    return Graph.from_edges(src, dst, nodes)
+def _replaced(old: Tensor, new: Tensor, place: int | Tensor) -> Tensor:
+    return torch.cat([new, old[place:]]) if isinstance(place, int) else old.index_copy(0, place, new)

@@ -25,8 +25,10 @@ class SnapshotOptions(RunOptions):
     groups: int = option(32, "groups of a step, over all ranks")
     stride: int = option(1, "snapshots from one group's begin to the next")
     stack: int = option(8, "groups that are one piece of work where they share a graph: ranks are dealt whole pieces")
-    strategy: Literal["balanced", "equal", "sequential"] = option(
-        "balanced", "which rank takes which group; never changes a result"
+    strategy: Literal["balanced", "equal", "sequential", "vertex", "snapshot"] = option(
+        "balanced",
+        "whole groups to ranks, by cost (balanced) or as many to each (equal), or all to one; or every group over all ranks, "
+        "by rows (vertex) or by snapshots (snapshot), to compare with",
     )
     hoist: bool = option(True, "sums that read features alone come before the recurrent steps")
     keep: float = option(1024.0, "MiB for sums of features that are kept over windows and epochs (0: none)")
@@ -48,6 +50,10 @@ class SnapshotOptions(RunOptions):
             raise ValueError(f"dropout must be below 1, not {self.dropout}")
         if self.overlap and self.dropout:
             raise ValueError("overlap runs groups side by side, and dropout draws for one after the other: leave out one of them")
+        if self.dropout and self.strategy in ("vertex", "snapshot"):
+            raise ValueError(
+                f"strategy {self.strategy} runs a group on several ranks, and dropout draws on one: leave out one of them"
+            )
         if self.device.partition(":")[0] != "cpu":
             raise ValueError(f"snapshots are trained on a CPU as yet, not on {self.device}: leave device out")
         if self.accumulate not in (0, self.batches_per_step):

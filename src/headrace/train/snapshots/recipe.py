@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -13,29 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.nn.order import step_cost
-from headrace.snapshots.balance import DEALS, dealt
-from headrace.snapshots.classes import TwoWorkers
-from headrace.snapshots.costs import Costs
-from headrace.snapshots.operators import Group, KeptSums, Operators, check_cell
+from headrace.ranks import Exchange, sum_gradients
+from headrace.snapshots.check import check_cell
+from headrace.snapshots.classes import TwoWorkers, Work
+from headrace.snapshots.halo import Lanes, SplitRows, check_splits
+from headrace.snapshots.kept import KeptSums
+from headrace.snapshots.operators import Operators
+from headrace.snapshots.rows import Group
 from headrace.train.fit import Setup
 from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
 from headrace.train.snapshots.baselines import baselines, errors, linear_weights
+from headrace.train.snapshots.dealing import Dealing, Piece
+from headrace.train.snapshots.joint import Joint, Outcome, Vertex, ahead, differentiated
 from headrace.train.snapshots.model import SnapshotModel, make_cell
 from headrace.train.snapshots.options import SnapshotOptions
+from headrace.train.snapshots.relay import Relay
 from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.clock import Clock
 
 _AT_A_TIME = 64  # groups that a validation runs together
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A batch: groups that one rank runs together, as number `index` of the epoch."""
-
-    index: int
-    groups: tuple[Group, ...]
 
 
 class _Queue(Iterator[Piece]):
@@ -65,30 +61,42 @@ class SnapshotRecipe(Recipe):
             self.model.begin_linear(linear_weights(windows))
         self.kept = KeptSums(options.keep * 2**20) if options.hoist and options.keep else None
         self.operators = Operators(cell, windows.snapshots, hoist=options.hoist, kept=self.kept)
-        self.costs = Costs(self.ranks.size, first=self._first_costs())
-        self._edges = windows.snapshots.num_edges
+        self.dealing = Dealing(windows.snapshots, cell, options.strategy, self.ranks, self.exchange, options.batches_per_step)
         self._mine: deque[Piece] = deque()
         self._workers: TwoWorkers | None = None
         if options.overlap:
             self._workers = TwoWorkers()
             setup.opened.callback(self._workers.close)
         self._under_way: dict[int, Future[tuple[Tensor, list[Tensor | None], float]]] = {}
-        self._seconds = torch.zeros(options.batches_per_step, dtype=torch.float64)  # of the last step, those of this rank
-        self._last_deal: tuple[list[Piece], tuple[int, ...]] | None = None
-        self._sums = {"makespan": 0.0, "bound": 0.0, "busy": 0.0, "steps": 0}
-        self._balance: dict[str, float] = {}
-        self._traffic = 0
+        self._joint = self._make_joint(setup) if options.strategy in ("vertex", "snapshot") and self.ranks.size > 1 else None
+        self._done: Outcome | None = None  # of the step, where all ranks do it together
+        self._step: list[Piece] = []
+        if self._joint is not None:
+            self.own_gradients = self._parameters
         for line in self.operators.explain():
             setup.watcher.note(line)
 
-    def _first_costs(self) -> tuple[float, float, float]:
-        """Multiply-adds of an edge and of a node, before any second was measured."""
-        snapshots, cell = self.windows.snapshots, self.model.cell
-        graph = snapshots.own_graph(0)
-        whole = step_cost(graph, cell.in_channels, cell.out_channels, "aggregate", "all")
-        product = 3 * graph.num_nodes * cell.in_channels * cell.out_channels
-        edge = (whole - product) / max(graph.num_edges, 1)
-        return max(edge, 1.0), 3.0 * 4 * cell.out_channels * (cell.in_channels + cell.out_channels), 1000.0
+    def _make_joint(self, setup: Setup) -> Joint:
+        """A strategy in which ranks share every group. It keeps sums within half of the budget, validation within the other."""
+        options, cell, snapshots = self.options, self.model.cell, self.windows.snapshots
+        assert self.exchange is not None
+        kept = None
+        if self.kept is not None:
+            self.kept.budget /= 2
+            kept = KeptSums(self.kept.budget)
+        if options.strategy == "snapshot":
+            operators = Operators(cell, snapshots, hoist=options.hoist, kept=kept)
+            cost = self.dealing.first_cost
+            return Relay(operators, self.loss_of, self._parameters, self.exchange, cost, options.window, self._workers)
+        check_splits(cell)
+        lanes = Lanes([self.exchange])
+        if self._workers is not None:
+            lanes.exchanges.append(Exchange(setup.ranks))
+            setup.opened.callback(lanes.exchanges[1].close)
+            self.dealing.exchanges = lanes.exchanges
+        rows = SplitRows(snapshots, self.ranks.rank, lanes)
+        operators = Operators(cell, snapshots, hoist=options.hoist, kept=kept, rows=rows)
+        return Vertex(operators, lambda groups, own: self.loss_of(groups, own, rows.ids), self._parameters, lanes, self._workers)
 
     def _order(self, epoch: int) -> list[Piece]:
         """The pieces of an epoch: groups in a random order, each step's in order of time, cut into pieces."""
@@ -102,6 +110,17 @@ class SnapshotRecipe(Recipe):
             pieces += [Piece(len(pieces) + number, tuple(part)) for number, part in enumerate(parts)]
         return pieces
 
+    def steps_of(self, epoch: int) -> list[list[Group]]:
+        """The groups of each step of an epoch."""
+        each, pieces = self.options.batches_per_step, self._order(epoch)
+        steps = [pieces[begin : begin + each] for begin in range(0, len(pieces), each)]
+        return [[group for piece in step for group in piece.groups] for step in steps]
+
+    @property
+    def pieces_of_step(self) -> list[Piece]:
+        """Of the last step that was dealt."""
+        return self._step
+
     def num_batches(self, epoch: int) -> int:
         whole, rest = divmod(len(self.windows.groups["train"]), self.options.groups)
         return whole * self.options.batches_per_step + -(-rest // self.options.stack)
@@ -114,51 +133,28 @@ class SnapshotRecipe(Recipe):
         return _Queue(self._mine)
 
     def owners(self, epoch: int, first: int, count: int) -> Sequence[int]:
-        self._learn()
-        pieces = self._pieces[first : first + count]
-        deal = DEALS[self.options.strategy](
-            self.costs.of([self._size(piece) for piece in pieces]), self.ranks.size, self.costs.speeds
-        )
-        self._last_deal = pieces, deal.owner
-        self._seconds.zero_()
-        mine = [piece for piece, owner in zip(pieces, deal.owner, strict=True) if owner == self.ranks.rank]
+        self._step, self._done, self._begin = self._pieces[first : first + count], None, perf_counter()
+        owner = self.dealing.deal(self._step, None if self._joint is None else self._joint.reporter)
+        mine = [piece for piece, rank in zip(self._step, owner, strict=True) if rank == self.ranks.rank]
         if self.ranks.size > 1:
             self._mine.extend(mine)
-        if self._workers is not None:
-            work = [lambda piece=piece: self._differentiated(piece) for piece in mine]
+        if self._workers is not None and self._joint is None:
+            work = [self._work(piece) for piece in mine]
             self._under_way = dict(zip((piece.index for piece in mine), self._workers.start(work), strict=True))
-        return deal.owner
+        return owner
 
-    def _size(self, piece: Piece) -> tuple[float, float, float]:
-        snapshots = self.windows.snapshots
-        times = [at for group in piece.groups for at in group.times]
-        nodes = [snapshots.num_nodes if snapshots.nodes is None else len(snapshots.nodes[at]) for at in times]
-        return float(sum(self._edges[at] for at in times)), float(sum(nodes)), float(len(times))
+    def loss_of(self, groups: Sequence[Group], rows: Tensor | None = None, nodes: Tensor | None = None) -> Tensor:
+        """The mean over groups of each one's mean squared error, in scaled units.
 
-    def _learn(self) -> None:
-        """Take the seconds of the last step, on all ranks alike."""
-        if self._last_deal is None:
-            return
-        pieces, owner = self._last_deal
-        self._last_deal = None
-        seconds = self._seconds
-        if self.exchange is not None:
-            seconds = self.exchange.all_gather("costs", seconds).view(self.ranks.size, -1).sum(0)
-        measured = seconds[: len(pieces)].tolist()
-        for rank in range(self.ranks.size):
-            own = [number for number, other in enumerate(owner) if other == rank]
-            self.costs.measure(rank, [self._size(pieces[number]) for number in own], [measured[number] for number in own])
-        came = dealt(measured, owner, self.ranks.size)
-        self._sums["makespan"] += came.makespan
-        self._sums["bound"] += came.bound
-        self._sums["busy"] += sum(came.loads)
-        self._sums["steps"] += 1
-
-    def loss_of(self, groups: Sequence[Group]) -> Tensor:
-        """The mean over groups of each one's mean squared error, in scaled units."""
-        forecast = self._forecast(groups)
-        values, counts = self.windows.targets(list(groups))
-        each = ((forecast - values).square() * counts).sum((1, 2)) / counts.sum((1, 2)).clamp_min(1.0)
+        rows: of the groups' nodes, if they are known; nodes: which they are of, where not all: the loss is a sum over such parts.
+        """
+        rows = self.operators.rows(groups) if rows is None else rows
+        history, (values, counts) = self.windows.history(list(groups)), self.windows.targets(list(groups))
+        total = counts.sum((1, 2)).clamp_min(1.0)
+        if nodes is not None:
+            history, values, counts = (part.index_select(1, nodes) for part in (history, values, counts))
+        forecast: Tensor = self.model(rows, history)
+        each = ((forecast - values).square() * counts).sum((1, 2)) / total
         return each.mean()
 
     def _forecast(self, groups: Sequence[Group]) -> Tensor:
@@ -171,31 +167,57 @@ class SnapshotRecipe(Recipe):
         return Step(loss, len(batch.groups))
 
     def gradients(self, batch: Piece, clock: Clock) -> Step:
+        if self._joint is not None:
+            with clock("together", batch.index):
+                losses = self._together().losses
+            return Step(losses[batch.index - self._step[0].index], len(batch.groups), ready=True)
         if (future := self._under_way.pop(batch.index, None)) is not None:
             with clock("overlapped", batch.index):
                 loss, gradients, seconds = future.result()
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
-            self._measured(batch, seconds)
+            self.dealing.measured(batch, seconds)
             return Step(loss, len(batch.groups), ready=True)
         begin = perf_counter()
         done = super().gradients(batch, clock)
-        self._measured(batch, perf_counter() - begin)
+        self.dealing.measured(batch, perf_counter() - begin)
         return done
 
     @property
     def _parameters(self) -> list[torch.nn.Parameter]:
         return list(self.model.parameters())
 
-    def _differentiated(self, piece: Piece) -> tuple[Tensor, list[Tensor | None], float]:
-        begin = perf_counter()
-        loss = self.loss_of(piece.groups)
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        return loss.detach(), list(gradients), perf_counter() - begin
+    def _together(self) -> Outcome:
+        """The step, which all ranks do together."""
+        if self._done is None:
+            assert self._joint is not None
+            self._done = self._joint.run([piece.groups for piece in self._step])
+            self.dealing.measured(self._step[0], self._done.busy)
+        return self._done
 
-    def _measured(self, piece: Piece, seconds: float) -> None:
-        if self._last_deal is not None:
-            self._seconds[piece.index - self._last_deal[0][0].index] = seconds
+    def end_batches(self) -> None:
+        if self._joint is not None:
+            self._together()
+        elif self._workers is not None:
+            self.dealing.took(perf_counter() - self._begin)
+
+    def close_step(self, weight: float) -> None:
+        if self._joint is None:
+            return
+        size = self.ranks.size
+        total = sum_gradients([self._together().gradient], batches=size, exchange=self.exchange) / weight
+        parts = total.split([parameter.numel() for parameter in self._parameters])
+        for parameter, part in zip(self._parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def _work(self, piece: Piece) -> Work[tuple[Tensor, list[Tensor | None], float]]:
+        return Work(lambda sums: self._differentiated(piece, sums), ahead(self.operators, piece.groups))
+
+    def _differentiated(self, piece: Piece, sums: Any) -> tuple[Tensor, list[Tensor | None], float]:
+        begin = perf_counter()
+        loss = self.loss_of(piece.groups, self.operators.rows(piece.groups, sums))
+        gradients = differentiated(loss, self._parameters)
+        return loss.detach(), gradients, perf_counter() - begin
 
     def validate(self, progress: Progress) -> dict[str, Any] | None:
         return self._score("val", progress) if self.windows.groups["val"] else None
@@ -219,29 +241,14 @@ class SnapshotRecipe(Recipe):
         return errors(torch.cat(parts), *self.windows.targets(groups), self.windows.deviation)
 
     def facts(self) -> dict[str, Any]:
-        sums, size = self._sums, self.ranks.size
-        if self.exchange is not None:
-            sent = sum(traffic.sent for traffic in self.exchange.traffic.values())
-            self._traffic, sent = sent, sent - self._traffic
-        else:
-            sent = 0
-        if sums["steps"]:
-            span = sums["makespan"]
-            self._balance = {
-                "makespan": span / sums["steps"],
-                "bound": sums["bound"] / sums["steps"],
-                "idle": 1 - sums["busy"] / (size * span) if span else 0.0,
-                "bytes": sent / sums["steps"],
-            }
-        self._sums = dict.fromkeys(sums, 0)
-        return {"balance": self._balance}
+        return {"balance": self.dealing.end_epoch()}
 
     def finish(self, run: Any) -> dict[str, Any]:
         notes = {} if self.kept is None else {"kept": self.kept.reason}
-        return {**super().finish(run), "balance": self._balance, **notes}
+        return {**super().finish(run), "balance": self.dealing.balance, **notes}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"costs": self.costs.state_dict()}
+        return {"costs": self.dealing.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.costs.load_state_dict(state["costs"])
+        self.dealing.load_state_dict(state["costs"])
