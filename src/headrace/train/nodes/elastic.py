@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace._memory import peak_memory
 from headrace._sealed import sealed
+from headrace._sizes import format_size
 from headrace.cluster import LambdaExecutor, ParameterStore, Part, RayExecutor, Task, ThreadExecutor
 from headrace.cluster.elastic import (
     Autotuner,
@@ -33,6 +35,7 @@ from headrace.cluster.elastic import (
     Shelf,
     open_objects,
     refuse_batch_norms,
+    server_memory,
 )
 from headrace.graph import Dataset
 from headrace.nn import GNN
@@ -90,6 +93,7 @@ class ElasticRecipe(NodeRecipe):
             shelf=None if objects is None else Shelf(objects),
         )
         setup.opened.push(closing(self.server.close))
+        self._memory = server_memory(self.server, workers=executor.workers)
         self._tuned: _Tuned | None = None
         if not options.workers and options.executor != "threads":
             self._tuned = self.server.on_result = _Tuned(executor, controller, setup.watcher, options, self.spending)
@@ -247,6 +251,7 @@ class ElasticRecipe(NodeRecipe):
             "workers": [] if self._tuned is None else [asdict(change) for change in self._tuned.changes],
             "lead": self.server.most_lead,
             "age": self.server.most_age,
+            "memory": {"estimate": self._memory, "peak": peak_memory()},
         }
         return facts
 
@@ -257,7 +262,8 @@ class ElasticRecipe(NodeRecipe):
     def placed(self) -> str:
         """Where rows are, in words."""
         of = self.neighborhood
-        return f"{self.ranks.size} servers with {of.num_intervals} intervals; tensor work by {self.options.executor}"
+        what = f"{self.ranks.size} servers with {of.num_intervals} intervals; tensor work by {self.options.executor}"
+        return f"{what}; this server will hold up to {format_size(self._memory)} of memory"
 
 
 class _Tuned:
