@@ -93,7 +93,8 @@ class ElasticRecipe(NodeRecipe):
             shelf=None if objects is None else Shelf(objects),
         )
         setup.opened.push(closing(self.server.close))
-        self._memory = server_memory(self.server, workers=executor.workers)
+        self._executor, self._watcher = executor, setup.watcher
+        self._memory = 0  # bytes, told before the first epoch
         self._tuned: _Tuned | None = None
         if not options.workers and options.executor != "threads":
             self._tuned = self.server.on_result = _Tuned(executor, controller, setup.watcher, options, self.spending)
@@ -151,6 +152,9 @@ class ElasticRecipe(NodeRecipe):
 
     def _train(self, epoch: int) -> None:
         """An epoch; with flow async, all to the next validation, where intervals are together again."""
+        if not self._memory:  # the optimizer and all else is there
+            self._memory = server_memory(self.server, workers=self._executor.workers)
+            self._watcher.note(f"server {self.part.number} will hold up to {format_size(self._memory)} of memory")
         if self.flow != "async":
             self.server.train(range(epoch, epoch + 1), flow=self.flow)
             return
@@ -262,8 +266,7 @@ class ElasticRecipe(NodeRecipe):
     def placed(self) -> str:
         """Where rows are, in words."""
         of = self.neighborhood
-        what = f"{self.ranks.size} servers with {of.num_intervals} intervals; tensor work by {self.options.executor}"
-        return f"{what}; this server will hold up to {format_size(self._memory)} of memory"
+        return f"{self.ranks.size} servers with {of.num_intervals} intervals; tensor work by {self.options.executor}"
 
 
 class _Tuned:
