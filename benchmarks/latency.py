@@ -81,7 +81,16 @@ def epoch(data: hr.Dataset, flow: str, chosen: argparse.Namespace, *, slow: bool
 def main() -> None:
     """Print a row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    usual = {"nodes": 64_000, "edges": 40_000_000, "hidden": 32, "layers": 2, "intervals": 32, "workers": 8, "epochs": 5, "rounds": 2}
+    usual = {
+        "nodes": 64_000,
+        "edges": 40_000_000,
+        "hidden": 32,
+        "layers": 2,
+        "intervals": 32,
+        "workers": 8,
+        "epochs": 5,
+        "rounds": 2,
+    }
     for name, number in usual.items():
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--latency", type=float, default=0.1, help="seconds of a call")

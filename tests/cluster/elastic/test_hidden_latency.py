@@ -72,4 +72,3 @@ def test_it_cannot_be_hidden_where_every_interval_reads_all_others_or_workers_ha
     assert hidden(Work(), reach=INTERVALS // 2)[0] == pytest.approx(0, abs=0.05)
     share, bound = hidden(Work(gather=0.001))
     assert share <= bound < 0.6
-

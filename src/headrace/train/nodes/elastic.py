@@ -91,6 +91,7 @@ class ElasticRecipe(NodeRecipe):
             draws=lambda epoch: _key(options.seed, epoch),
             exchange_sums=self.flow == "async",
             shelf=None if objects is None else Shelf(objects),
+            fusion=options.fusion,
         )
         setup.opened.push(closing(self.server.close))
         self._executor, self._watcher = executor, setup.watcher

@@ -70,7 +70,7 @@ class AttentionLayers(Layers):
             arrays["mixed"] = edges.mixed[begin:end]
             if ended in self._skipped:
                 arrays["skipped"] = self._skipped[ended][begin:end]
-        if task.direction == Direction.BACKWARD:
+        if task.direction == Direction.BACKWARD and number < self.last:
             assert draws is not None
             edges = self._edges[number]
             sources = edges.gather_back(task.interval, self._edge_weight(number, weights), draws[number].attention)

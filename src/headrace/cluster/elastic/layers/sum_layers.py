@@ -67,7 +67,7 @@ class SumLayers(Layers):
             arrays["own"] = own
         if draws is not None and layer.after:
             arrays["ids"] = self._at.ids[begin:end]
-        if task.direction == Direction.BACKWARD:
+        if task.direction == Direction.BACKWARD and number < self.last:
             back = self.sums[number + 1].gather_back(self.scaled[number + 1], begin, end)
             arrays["gradient"] = back.add_(self._kept[number + 1][begin:end])
         return {"seed": 0 if draws is None else draws[number].after, "inputs": number > 0}, arrays
