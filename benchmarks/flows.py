@@ -217,7 +217,7 @@ def main() -> None:
     if not chosen.report:
         done = {(line["dataset"], line["arm"], line["seed"], line["epochs"]) for line in read(chosen.out)}
         datasets, arms = [name for name in DATASETS if name in chosen.datasets.split(",")], chosen.arms.split(";")
-        jobs = [Job(name, arm, seed, chosen.epochs) for name in datasets for arm in arms for seed in chosen.seeds]
+        jobs = [Job(name, arm, seed, chosen.epochs) for name in datasets for seed in chosen.seeds for arm in arms]
         with tempfile.TemporaryDirectory() as folder:
             sweep([job for job in jobs if job.key not in done], chosen.out, chosen.processes, chosen.folder or Path(folder))
     rows = report(read(chosen.out))

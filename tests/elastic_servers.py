@@ -82,7 +82,21 @@ class Trained:
         self.traffic = {} if server.at.exchange is None else dict(server.at.exchange.traffic)
 
 
-def train_one(model, data, owners, number, exchange, *, intervals, flow, classes=None, executor=None, validate=False, observe=None):
+def train_one(
+    model,
+    data,
+    owners,
+    number,
+    exchange,
+    *,
+    intervals,
+    flow,
+    classes=None,
+    executor=None,
+    validate=False,
+    observe=None,
+    fusion=True,
+):
     """One server's epoch."""
     part = part_with(data, owners, number)
     at = Neighborhood(part, intervals=intervals, exchange=exchange)
@@ -94,7 +108,7 @@ def train_one(model, data, owners, number, exchange, *, intervals, flow, classes
         executor = executor or stack.enter_context(ThreadExecutor(2))
         patience = Patience(floor=60.0)  # a busy machine is no reason for another call
         controller = stack.enter_context(Controller(executor, patience=patience, observe=observe))
-        server = Server(model, at, part.x, labels, store, controller, draws=key)
+        server = Server(model, at, part.x, labels, store, controller, draws=key, fusion=fusion)
         try:
             return Trained(server, flow, validate)
         finally:

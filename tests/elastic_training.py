@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 
 import headrace as hr
+from headrace._memory import peak_memory
 from headrace.bench.namespaces import sent_bytes
 from headrace.cluster import Part
-from headrace.cluster.elastic import Controller, Server
+from headrace.cluster.elastic import Controller, Server, server_memory
 from headrace.cluster.elastic.layers.sum_layers import SumLayers
 from headrace.cluster.elastic.neighborhood import bytes_per_epoch
 from headrace.ranks import join
@@ -38,7 +39,7 @@ class WatchedServer(Server):
 
     def __init__(self, *args, **more):
         super().__init__(*args, **more)
-        WatchedServer.last, self.validations, self.on_link = self, 0, sent_bytes()
+        WatchedServer.last, self.validations, self.on_link, self.estimate = self, 0, sent_bytes(), 0
 
     def validate(self, epoch):
         self.validations += 1
@@ -59,7 +60,15 @@ class WatchedServer(Server):
             "seeds": len(self.labels.of(0, self.at.num_own)["seeds"]),
             "rows_here": max(map(len, tables), default=0),
             "own_and_ghosts": max(self.at.forward.num_src, self.at.backward.num_src),
+            "estimate": self.estimate,
+            "peak": peak_memory(),
         }
+
+
+def told_memory(server, **how):
+    """Keep what a recipe prints."""
+    server.estimate = server_memory(server, **how)
+    return server.estimate
 
 
 def dataset():
@@ -123,7 +132,7 @@ def open_late(folder, rank):
 
 def main(folder, cases):
     rank = int(os.environ.get("RANK", "0"))
-    elastic.Server = WatchedServer
+    elastic.Server, elastic.server_memory = WatchedServer, told_memory
     for case in cases:
         name, _, how = case.partition("/")
         model, flow, intervals, kind = (*name.split(":"), "whole")[:4]

@@ -1,10 +1,12 @@
 """The controller: each result once, by key, whatever happens to calls."""
 
+import gc
 import os
 import random
 import signal
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -29,6 +31,10 @@ from headrace.cluster.elastic import (
     pack_task,
     read_result,
 )
+
+
+class Owned(bytearray):
+    """Bytes that a weak reference may follow."""
 
 
 @dataclass(frozen=True, order=True)
@@ -470,3 +476,20 @@ def test_delayed_results_of_lambda_count_once(tmp_path, local_lambda):
         assert controller.counts.relaunched >= 1
         assert controller.counts.duplicates == controller.counts.calls - 1
     assert all(record.milliseconds >= 1 for record in records)
+
+
+def test_a_call_that_ended_is_forgotten_with_its_bytes():
+    """No cycle keeps it until the collector runs: the payloads of an epoch are as large as the tables of a server."""
+    with ThreadExecutor(1) as executor, Controller(executor) as controller:
+        controller.launch(_key(0), payload := Owned(_payload(0)))
+        reference = weakref.ref(payload)
+        del payload
+        gc.disable()
+        try:
+            _collect(controller, 1)
+            deadline = time.monotonic() + 5
+            while reference() is not None and time.monotonic() < deadline:
+                time.sleep(0.002)
+            assert reference() is None
+        finally:
+            gc.enable()

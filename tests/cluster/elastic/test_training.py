@@ -8,6 +8,7 @@ import torch
 
 import elastic_training
 from elastic_training import SERVERS, data_of, dataset, options
+from headrace import generate
 from headrace.cluster import partition
 from headrace.train import Watcher, node
 from namespaces import in_namespaces, namespaces
@@ -173,3 +174,20 @@ def test_bytes_on_the_link_are_at_most_three_percent_more(tmp_path):
     for one in facts(tmp_path, "sage:pipe:4:wide"):
         assert one["rows"] == one["formula"]
         assert one["rows"] <= one["on_link"] <= 1.03 * one["sent"], one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_each_of_three_machines_has_its_own_part_alone_and_the_memory_that_it_said(tmp_path, model):
+    large = generate.community(nodes=90_000, edges=900_000, classes=4, features=256, seed=5)
+    partition(large, tmp_path / "parts", parts=SERVERS)
+    for rank in range(SERVERS):
+        shutil.move(tmp_path / "parts" / f"part-{rank}", tmp_path / f"part-{rank}")
+    shutil.rmtree(tmp_path / "parts")
+    case = f"{model}:pipe:8:part"
+    with namespaces(SERVERS) as network:
+        ran(tmp_path, [case], **in_namespaces(network, range(SERVERS)))
+    for one in facts(tmp_path, case):
+        assert one["rows_here"] <= one["own_and_ghosts"] < large.num_nodes
+        assert 0.85 * one["estimate"] <= one["peak"] <= 1.15 * one["estimate"], one
+        assert one["peak"] > 400 << 20  # so most of it is no library's

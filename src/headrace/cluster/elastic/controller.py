@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from functools import partial
 from threading import Condition, Lock, Thread
 from types import TracebackType
 from typing import Generic
@@ -63,7 +62,7 @@ class Controller(Generic[K]):
         self._failures, self._batch, self._linger = failures, batch, linger
         self._log, self._observe = log or (lambda record: None), observe or (lambda step, key: None)
         self._tasks: dict[K, Pending[K]] = {}
-        self._launches: set[Launch[K]] = set()
+        self._launches: dict[Future[bytes], Launch[K]] = {}  # a future knows no launch: a cycle would keep their bytes
         self._rest, self._resting = rest, list[Pending[K]]()  # tasks that failed, and are to be launched again
         self._gathered: list[Pending[K]] = []  # of the next batch
         self._gathered_at = 0.0
@@ -122,7 +121,7 @@ class Controller(Generic[K]):
     def close(self) -> None:
         """Cancel what is under way. The executor stays as it is."""
         with self._changed:
-            launches, self._launches = list(self._launches), set()
+            launches, self._launches = list(self._launches.values()), {}
             self._closed = True
             self._changed.notify_all()
         for launch in launches:
@@ -168,20 +167,19 @@ class Controller(Generic[K]):
             if self._closed:
                 launch.future.cancel()
                 return
-            self._launches.add(launch)
+            self._launches[launch.future] = launch
             self.counts.calls += 1
             for task in tasks:
                 task.awaited += 1
                 self.counts.relaunched += relaunched
         for task in tasks:
             self._observe(Step.LAUNCHED, task.key)
-        launch.future.add_done_callback(partial(self._ended, launch))
+        launch.future.add_done_callback(self._ended)
 
-    def _ended(self, launch: Launch[K], future: Future[bytes]) -> None:
+    def _ended(self, future: Future[bytes]) -> None:
         with self._changed:
-            if launch not in self._launches:  # `close` has recorded it
+            if (launch := self._launches.pop(future, None)) is None:  # `close` has recorded it
                 return
-            self._launches.discard(launch)
         try:
             self._settle(launch)
         except BaseException as error:  # a future would swallow it
@@ -260,7 +258,7 @@ class Controller(Generic[K]):
             with self._changed:
                 if self._closed or self._error is not None:
                     return
-                late = [launch for launch in self._launches if self._is_late(launch)]
+                late = [launch for launch in self._launches.values() if self._is_late(launch)]
                 for launch in late:
                     launch.given_up = True
                     for task in launch.tasks:

@@ -213,6 +213,8 @@ class Schedule:
 
     def _read_by(self, interval: int, place: int) -> tuple[int, ...]:
         _, direction = self.stages[place]
+        if direction == Direction.BACKWARD and self.stages[place - 1][1] == Direction.FORWARD:
+            return (interval,)  # its gradient is that of the loss, which the server has made (`unfused`)
         return (self._reads_back if direction == Direction.BACKWARD else self._reads)[interval]
 
     def _next_task(self, interval: int) -> Task:

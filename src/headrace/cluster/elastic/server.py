@@ -16,11 +16,12 @@ from headrace.cluster.elastic.layers import AttentionLayers, Layers, SumLayers
 from headrace.cluster.elastic.neighborhood import Neighborhood
 from headrace.cluster.elastic.parameter_store import ParameterStore
 from headrace.cluster.elastic.schedule import Flow, Schedule
-from headrace.cluster.elastic.task import Direction, Task
-from headrace.cluster.elastic.vertex import WEIGHT
+from headrace.cluster.elastic.task import Direction, Task, unfused
+from headrace.cluster.elastic.vertex import WEIGHT, turned
 from headrace.cluster.elastic.workers.objects import MemoryObjects
 from headrace.cluster.elastic.workers.payload import Reference, pack_task
 from headrace.cluster.elastic.workers.shelf import Shelf
+from headrace.cluster.elastic.workers.torch_threads import one_torch_thread
 from headrace.nn import GNN, Layer
 
 _POLL = 0.001  # seconds between two looks at what other servers sent
@@ -56,6 +57,7 @@ class Server:
     by every sum once. In other flows the caller takes the sum of an epoch from the store.
 
     shelf: where weights are put by version, so that tasks refer to them; without one every task carries its own.
+    fusion: whether the last layer and its backward pass are one task.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Server:
         draws: Callable[[int], int],
         exchange_sums: bool = False,
         shelf: Shelf | None = None,
+        fusion: bool = True,
     ) -> None:
         self.model, self.at, self.store, self.controller, self.labels = model, neighborhood, store, controller, labels
         self.layers = cast("list[Layer]", list(model.layers))
@@ -82,6 +85,7 @@ class Server:
         self.on_result: Callable[[], None] | None = None  # called when a result was taken
         self._exchange_sums = exchange_sums
         self.shelf, self._weights_name = shelf, 0
+        self._fusion, self._of_loss = fusion, dict[int, Tensor]()  # by interval, the gradient of its predictions
         self._ghosts: Ghosts | None = None
         if neighborhood.exchange is not None:
             numbers = sum(weight.numel() for weight in store.weights().values()) if exchange_sums else 0
@@ -94,7 +98,8 @@ class Server:
     def train(self, epochs: range, *, flow: Flow, lead: int = 0) -> None:
         """Own intervals through these epochs, gradients to the store. Collective."""
         how: dict[str, Any] = {"intervals": self.at.num_intervals, "epochs": epochs, "flow": flow, "lead": lead}
-        schedule = Schedule(self.work.stages(), self._reads, self._reads_back, **how)
+        stages = self.work.stages() if self._fusion else unfused(self.work.stages())
+        schedule = Schedule(stages, self._reads, self._reads_back, **how)
         self._run(schedule)
         self.most_lead, self.most_age = max(self.most_lead, schedule.most_lead), max(self.most_age, schedule.most_age)
         self._drawn.clear()
@@ -174,6 +179,8 @@ class Server:
         options |= {"task": str(task), "model": self._config, "layer": task.layer, "training": training}
         if task.direction == Direction.TURN:
             arrays |= self.labels.of(*self.at.range_of(task.interval))
+        elif task.direction == Direction.BACKWARD and task.layer == self.work.last:
+            arrays["gradient"] = self._of_loss.pop(task.interval)
         objects = None if self.shelf is None else self.shelf.objects
         return pack_task(_OPERATIONS[task.direction], options, self._referred(task, arrays), objects=objects)
 
@@ -208,8 +215,12 @@ class Server:
 
     def _keep(self, task: Task, arrays: dict[str, Tensor]) -> News:
         """Store the result of an own task. Returns what other servers must know."""
-        if task.direction == Direction.TURN:
-            numbers = torch.cat([arrays[name] for name in ("loss", "weight", "right")])
+        told: Mapping[str, Tensor] = arrays if task.direction == Direction.TURN else {}
+        if task.direction == Direction.FORWARD and task.layer == self.work.last:
+            with one_torch_thread():
+                told, self._of_loss[task.interval] = turned(arrays["rows"], self.labels.of(*self.at.range_of(task.interval)))
+        if told:
+            numbers = torch.cat([told[name] for name in ("loss", "weight", "right")])
             self.totals.setdefault(task.epoch, {})[task.interval] = numbers
         if task.direction == Direction.VALIDATE and task.layer == self.work.last:
             assert self.predicted is not None

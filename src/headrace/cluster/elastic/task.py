@@ -81,6 +81,19 @@ class Task:
         return cls(int(parts[1]), int(parts[3]), _LETTERS[parts[2]], int(parts[4]))
 
 
+def unfused(fused: Stages) -> Stages:
+    """The same with the last layer, and its backward pass, as tasks of their own; the server makes the loss between them.
+
+    >>> print(*(f"{direction.letter}{layer}" for layer, direction in unfused(stages(2))))
+    f0 f1 b1 b0
+    """
+    apart = []
+    for layer, direction in fused:
+        turns = direction == Direction.TURN
+        apart += [(layer, Direction.FORWARD), (layer, Direction.BACKWARD)] if turns else [(layer, direction)]
+    return tuple(apart)
+
+
 def stages(layers: int, *, attention: bool = False, validate: bool = False) -> Stages:
     """The stages of an interval in an epoch: training, or the forward pass of a validation.
 

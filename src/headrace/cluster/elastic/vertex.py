@@ -154,17 +154,26 @@ def turn(options: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> dict[str, 
     """The rows of the last layer, their loss, and its gradients, both summed over the seeds. `weight`: what the loss sums over."""
     call = _Call(options, arrays, gradients=True)
     with torch.enable_grad():
-        predicted, labels = call.rows()["rows"][arrays["seeds"]], arrays["labels"]
-        of_classes = arrays.get("classes")
-        counted = None if of_classes is None else loss_weight(labels, of_classes)
-        weight = torch.tensor(float(len(labels)), dtype=torch.float64) if counted is None else counted.double()
-        if len(labels):
-            loss = node_loss(predicted, labels, of_classes) * weight.to(predicted.dtype)
-        else:
-            loss = predicted.sum()
+        loss, numbers = _loss(call.rows()["rows"], arrays)
         gradients = call.gradients([loss], [None])
+    return {**numbers, **gradients}
+
+
+def turned(rows: Tensor, labels: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    """What `turn` says of the loss of these rows, and its gradient: for a server whose tasks are not fused.  # -> [n, classes]"""
+    rows = rows.detach().requires_grad_()
+    with torch.enable_grad():
+        loss, numbers = _loss(rows, labels)
+    return numbers, torch.autograd.grad(loss, rows)[0]
+
+
+def _loss(rows: Tensor, arrays: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    predicted, labels, of_classes = rows[arrays["seeds"]], arrays["labels"], arrays.get("classes")
+    counted = None if of_classes is None else loss_weight(labels, of_classes)
+    weight = torch.tensor(float(len(labels)), dtype=torch.float64) if counted is None else counted.double()
+    loss = node_loss(predicted, labels, of_classes) * weight.to(predicted.dtype) if len(labels) else predicted.sum()
     numbers = {"loss": loss.detach().double(), "weight": weight, "right": count_right(predicted.detach(), labels).double()}
-    return {**{name: number.reshape(1) for name, number in numbers.items()}, **gradients}
+    return loss, {name: number.reshape(1) for name, number in numbers.items()}
 
 
 @operation("backward")

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from headrace import _native
 from headrace._arrays import thread_count
+from headrace._memory import peak_memory
 from headrace._sealed import sealed
+from headrace._sizes import format_size
 from headrace.cluster import LambdaExecutor, ParameterStore, Part, RayExecutor, Task, ThreadExecutor
 from headrace.cluster.elastic import (
     Autotuner,
@@ -33,6 +35,7 @@ from headrace.cluster.elastic import (
     Shelf,
     open_objects,
     refuse_batch_norms,
+    server_memory,
 )
 from headrace.graph import Dataset
 from headrace.nn import GNN
@@ -88,8 +91,11 @@ class ElasticRecipe(NodeRecipe):
             draws=lambda epoch: _key(options.seed, epoch),
             exchange_sums=self.flow == "async",
             shelf=None if objects is None else Shelf(objects),
+            fusion=options.fusion,
         )
         setup.opened.push(closing(self.server.close))
+        self._executor, self._watcher = executor, setup.watcher
+        self._memory = 0  # bytes, told before the first epoch
         self._tuned: _Tuned | None = None
         if not options.workers and options.executor != "threads":
             self._tuned = self.server.on_result = _Tuned(executor, controller, setup.watcher, options, self.spending)
@@ -147,6 +153,9 @@ class ElasticRecipe(NodeRecipe):
 
     def _train(self, epoch: int) -> None:
         """An epoch; with flow async, all to the next validation, where intervals are together again."""
+        if not self._memory:  # the optimizer and all else is there
+            self._memory = server_memory(self.server, workers=self._executor.workers)
+            self._watcher.note(f"server {self.part.number} will hold up to {format_size(self._memory)} of memory")
         if self.flow != "async":
             self.server.train(range(epoch, epoch + 1), flow=self.flow)
             return
@@ -247,6 +256,7 @@ class ElasticRecipe(NodeRecipe):
             "workers": [] if self._tuned is None else [asdict(change) for change in self._tuned.changes],
             "lead": self.server.most_lead,
             "age": self.server.most_age,
+            "memory": {"estimate": self._memory, "peak": peak_memory()},
         }
         return facts
 

@@ -179,7 +179,7 @@ def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     """What may differ when a run goes on. Features in memory and on disk give the same batches; resident ones do not."""
     alike = {begun.get("storage", "memory"), storage} <= {"memory", "disk"}
     places = {"staleness", "mode", "device_cache", "hot", "share", "parallel", "topology", "slices", "replicate"}
-    places |= {"intervals", "executor", "workers", "tasks_per_call", "objects", "budget"}
+    places |= {"intervals", "executor", "workers", "tasks_per_call", "fusion", "objects", "budget"}
     if begun.get("flow", "none") in ("sync", "pipe"):
         places |= {"flow", "accumulate"}  # a step is an epoch, on any number of servers
     return FREE | places | ({"storage", "memory"} if alike else set())

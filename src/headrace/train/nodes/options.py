@@ -48,6 +48,7 @@ class NodeOptions(RunOptions):
     intervals: int = option(8, "with flow, ranges of rows into which a server's work is cut")
     executor: Literal["threads", "ray", "lambda"] = option("threads", "with flow, who does the tensor work")
     workers: int = option(0, "with flow, workers of a server (0: two threads; of ray and lambda as many as it can use)")
+    fusion: bool = option(True, "with flow, the last layer, the loss and its backward pass are one task")
     tasks_per_call: int = option(1, "with flow, small tasks that make one call of a worker")
     objects: str = option(
         "", "with ray and lambda, where weights lie by version and what is too large for a call: folder:/PATH or s3://BUCKET"

@@ -70,7 +70,7 @@ class AttentionLayers(Layers):
             arrays["mixed"] = edges.mixed[begin:end]
             if ended in self._skipped:
                 arrays["skipped"] = self._skipped[ended][begin:end]
-        if task.direction == Direction.BACKWARD:
+        if task.direction == Direction.BACKWARD and number < self.last:
             assert draws is not None
             edges = self._edges[number]
             sources = edges.gather_back(task.interval, self._edge_weight(number, weights), draws[number].attention)
@@ -81,6 +81,28 @@ class AttentionLayers(Layers):
 
     def constant(self, task: Task) -> tuple[str, ...]:
         return ("x",) if task.layer == 0 else ()
+
+    def columns(self, layer: int, direction: Direction) -> tuple[int, int]:
+        ended, projected = layer - 1, layer
+        read = self._edges[ended].cut.width + self._around(ended) if layer else 0  # features are constant
+        wide = self._layers[-1].out_channels
+        if layer < self.last:
+            cut = self._edges[projected].cut
+            wide = cut.source_width + cut.target_width + self._around(projected)
+        if direction in (Direction.FORWARD, Direction.VALIDATE):
+            return read, wide
+        return read + (wide if direction == Direction.BACKWARD else 0), read
+
+    def _around(self, number: int) -> int:
+        return self._skipped[number].shape[1] if number in self._skipped else 0
+
+    @property
+    def constant_columns(self) -> int:
+        return self._x.shape[1]
+
+    @property
+    def working_bytes(self) -> int:
+        return max(2 * (edges.sources.nbytes + edges.back.nbytes) for edges in self._edges)
 
     def _dropout(self, number: int, draws: Sequence[LayerDraws] | None) -> tuple[float, int]:
         """Rate and seed of the dropout in a task: that of the features, or that after the layer which it ends."""

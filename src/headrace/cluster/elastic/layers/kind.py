@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headrace.cluster.elastic.draws import LayerDraws
 from headrace.cluster.elastic.neighborhood import Reading
-from headrace.cluster.elastic.task import Stages, Task
+from headrace.cluster.elastic.task import Direction, Stages, Task
 
 Weights = Mapping[str, Tensor]  # by the model's names
 
@@ -28,6 +28,9 @@ class Layers(Protocol):
     def constant(self, task: Task) -> tuple[str, ...]:
         """Arrays of a task's payload that are the same in every epoch."""
 
+    def columns(self, layer: int, direction: Direction) -> tuple[int, int]:
+        """Of the rows that a task of this kind sends to its worker, without what is `constant`, and of those that come back."""
+
     def gradients(self, task: Task, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gradients of weights, by the model's names, from the result of a task."""
 
@@ -39,6 +42,14 @@ class Layers(Protocol):
 
     def forget(self) -> None:
         """Nothing of the epochs so far is needed."""
+
+    @property
+    def constant_columns(self) -> int:
+        """Of the rows that never change, of the first layer."""
+
+    @property
+    def working_bytes(self) -> int:
+        """What the server itself needs for a while: features with an epoch's dropout, or rows that an interval's edges read."""
 
     @property
     def widths(self) -> tuple[list[int], list[int]]:

@@ -67,13 +67,29 @@ class SumLayers(Layers):
             arrays["own"] = own
         if draws is not None and layer.after:
             arrays["ids"] = self._at.ids[begin:end]
-        if task.direction == Direction.BACKWARD:
+        if task.direction == Direction.BACKWARD and number < self.last:
             back = self.sums[number + 1].gather_back(self.scaled[number + 1], begin, end)
             arrays["gradient"] = back.add_(self._kept[number + 1][begin:end])
         return {"seed": 0 if draws is None else draws[number].after, "inputs": number > 0}, arrays
 
     def constant(self, task: Task) -> tuple[str, ...]:
         return ("summed", "own") if task.layer == 0 and not self._layers[0].before else ()
+
+    def columns(self, layer: int, direction: Direction) -> tuple[int, int]:
+        read = self.sums[layer].width * (1 + self._reads_own[layer])
+        sent = 0 if layer == 0 and self.constant_columns else read
+        wider = self.sums[layer + 1].width if layer < self.last else self._layers[-1].out_channels
+        if direction in (Direction.FORWARD, Direction.VALIDATE):
+            return sent, wider
+        return sent + (wider if direction == Direction.BACKWARD else 0), read if layer else 0
+
+    @property
+    def constant_columns(self) -> int:
+        return 0 if self._layers[0].before else self.sums[0].width * (1 + self._reads_own[0])
+
+    @property
+    def working_bytes(self) -> int:
+        return self.x.nbytes if self._layers[0].before else 0
 
     def _inputs(self, task: Task, draws: Sequence[LayerDraws] | None, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Sums over neighbors, and own rows, that a task reads. What a backward task reads was kept by its forward task."""

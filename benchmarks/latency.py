@@ -1,0 +1,126 @@
+"""How much of the workers' latency `pipe` hides: calls that take 100 ms and 200 Mbit/s longer, on a Lambda of this machine.
+
+    python benchmarks/latency.py [--nodes 64000] [--edges 40000000] [--intervals 32] [--workers 8] [--latency 0.1] [--bandwidth 200]
+        [--apart] [--json]
+
+Needs headrace[aws]. Neighbors are near each other in the order of nodes, as `headrace reorder` makes it of graphs with communities,
+so an interval reads rows of few others; with --apart they are anywhere, every interval reads all others, and a sum waits in `pipe`
+for the same rows as in `sync`.
+
+Prints seconds of an epoch for `sync` without latency, `sync` and `pipe` with it, and the share that is hidden:
+(sync - pipe) / (sync - sync without latency). The bound is that share for the shortest epoch there can be: as long as the epoch
+without latency and a last call, for which nothing is left to do, or as its calls shared evenly among workers, whichever is longer.
+Runs take turns, and medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import headrace as hr
+from headrace.train import NodeOptions, Run, Watcher
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none", "AWS_DEFAULT_REGION": "us-east-1"}
+CLASSES, FEATURES = 8, 64
+
+
+def near_graph(nodes: int, edges: int, reach: int, seed: int = 0) -> hr.Dataset:
+    """Nodes whose neighbors are up to `reach` away in their order. Those of a class follow one another."""
+    draw = torch.Generator().manual_seed(seed)
+    targets = torch.randint(nodes, (edges,), generator=draw)
+    sources = (targets + torch.randint(-reach, reach + 1, (edges,), generator=draw)) % nodes
+    y = torch.arange(nodes) * CLASSES // nodes
+    x = torch.randn(nodes, FEATURES, generator=draw) + torch.nn.functional.one_hot(y, FEATURES)
+    train, val, test = torch.randperm(nodes, generator=draw).split([nodes // 2, nodes // 4, nodes - nodes // 2 - nodes // 4])
+    graph = hr.Graph.from_edges(sources, targets, num_nodes=nodes)
+    return hr.Dataset(graph, x=x, y=y, splits={"train": train, "val": val, "test": test})
+
+
+@contextmanager
+def aws_here(workers: int, latency: float, bandwidth: float) -> Iterator[None]:
+    """A Lambda in another process, as what boto3 calls."""
+    limits = ["--concurrency", str(workers), "--latency", str(latency), "--bandwidth", str(bandwidth)]
+    command = [sys.executable, "-m", "headrace.cluster.local_lambda", *limits]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        os.environ["AWS_ENDPOINT_URL_LAMBDA"] = process.stdout.readline().strip()
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def epoch(data: hr.Dataset, flow: str, chosen: argparse.Namespace, *, slow: bool) -> dict[str, float]:
+    """Seconds of an epoch; of its calls by the seconds that they wait by design, all together; and of the longest of them."""
+    latency, bandwidth = (chosen.latency, chosen.bandwidth) if slow else (0.0, 0.0)
+    with tempfile.TemporaryDirectory() as folder, aws_here(chosen.workers, latency, bandwidth):
+        how: dict[str, Any] = {"intervals": chosen.intervals, "workers": chosen.workers, "executor": "lambda", "flow": flow}
+        how |= {"model": "gcn", "hidden": chosen.hidden, "layers": chosen.layers, "input_dropout": 0.0, "full_batch": True}
+        how |= {"epochs": chosen.epochs, "validate_every": chosen.epochs, "threads": 1, "objects": f"folder:{folder}/objects"}
+        hr.train.node(data, NodeOptions(**how), out=Path(folder) / "run", watcher=Watcher())
+        lines = Run(Path(folder) / "run").metrics("epoch")
+        text = (Path(folder) / "run" / "calls-0.jsonl").read_text()
+    calls = [call for call in map(json.loads, text.splitlines()) if ".v" not in call["task"] and not call["task"].startswith("0.")]
+    waits = [latency + (call["sent"] + call["received"]) * 8e-6 / (bandwidth or float("inf")) for call in calls]
+    of_epoch = sum(waits) / (chosen.epochs - 1)
+    return {"seconds": statistics.median(line["train_seconds"] for line in lines[1:]), "waits": of_epoch, "longest": max(waits)}
+
+
+def main() -> None:
+    """Print a row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    usual = {
+        "nodes": 64_000,
+        "edges": 40_000_000,
+        "hidden": 32,
+        "layers": 2,
+        "intervals": 32,
+        "workers": 8,
+        "epochs": 5,
+        "rounds": 2,
+    }
+    for name, number in usual.items():
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--latency", type=float, default=0.1, help="seconds of a call")
+    parser.add_argument("--bandwidth", type=float, default=200.0, help="Mbit/s of a worker")
+    parser.add_argument("--apart", action="store_true", help="neighbors are anywhere")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    os.environ.update(CREDENTIALS)
+    data = near_graph(chosen.nodes, chosen.edges, chosen.nodes // 2 if chosen.apart else chosen.nodes // chosen.intervals // 2)
+    runs: dict[str, list[dict[str, float]]] = {"sync without latency": [], "sync": [], "pipe": []}
+    for _ in range(chosen.rounds):
+        for name, seen in runs.items():
+            seen.append(epoch(data, name.split()[0], chosen, slow=name in ("sync", "pipe")))
+            print(name, seen[-1], file=sys.stderr, flush=True)
+    without, sync, pipe = (statistics.median(run["seconds"] for run in seen) for seen in runs.values())
+    last = runs["pipe"][-1]
+    least = max(without + last["longest"], last["waits"] / chosen.workers)
+    where = "anywhere" if chosen.apart else "near"
+    row = {
+        "bench": "latency",
+        "case": f"gcn {chosen.layers} x {chosen.hidden}, {chosen.nodes} nodes, {chosen.edges} edges, neighbors {where}, "
+        f"{chosen.intervals} intervals, {chosen.workers} workers",
+        "metric": "share of latency hidden",
+        "unit": "",
+        "ours": (sync - pipe) / (sync - without),
+        "peers": {"sync s": sync, "pipe s": pipe, "sync without latency s": without},
+        "limit": (sync - least) / (sync - without),
+    }
+    print(json.dumps([row]) if chosen.json else f"hidden {row['ours']:.2f}, bound {row['limit']:.2f}: {row['peers']}")
+
+
+if __name__ == "__main__":
+    main()
