@@ -53,17 +53,7 @@ class EdgeRows:
 
         What `make` returns must not refer to the tensor, which would then live as long as the rows.
         """
-        if tensor.is_inference():
-            return make()
-        kept = self.derived("from tensors", WeakTensorKeyDictionary)
-        version, values = kept.get(tensor, (-1, {}))
-        if version != tensor._version:
-            values = {}
-            kept[tensor] = (tensor._version, values)
-        if name not in values:
-            values[name] = _for_all_modes(make)
-        value: T = values[name]
-        return value
+        return _kept_in(self.derived("from tensors", WeakTensorKeyDictionary), tensor, name, make)
 
     def whole(self) -> EdgeRows:
         """The same edges with a row for each of the targets."""
@@ -141,6 +131,28 @@ class EdgeRows:
 _Key = tuple[int, int, bool]
 # By the identity of a tensor, weakly: an entry goes with its tensor, and no other tensor can be taken for it.
 _MEMORY = WeakTensorKeyDictionary()
+_KEPT = WeakTensorKeyDictionary()  # what is no rows
+
+
+def kept_with(tensor: Tensor, name: str, make: Callable[[], T]) -> T:
+    """What follows from a tensor alone, made once and kept while it lives and is not changed.
+
+    What `make` returns must not refer to the tensor, which would then live for ever.
+    """
+    return _kept_in(_KEPT, tensor, name, make)
+
+
+def _kept_in(memory: WeakTensorKeyDictionary, tensor: Tensor, name: str, make: Callable[[], T]) -> T:
+    if tensor.is_inference():
+        return make()
+    version, values = memory.get(tensor, (-1, {}))
+    if version != tensor._version:
+        values = {}
+        memory[tensor] = (tensor._version, values)
+    if name not in values:
+        values[name] = _for_all_modes(make)
+    value: T = values[name]
+    return value
 
 
 def carry(edge_index: Tensor, rows: EdgeRows) -> None:
