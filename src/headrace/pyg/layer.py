@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from typing import Any, ClassVar
 
@@ -110,9 +110,10 @@ class Fast:
         """Sum the messages of all edges, as PyG does it."""
         ends = self._ends(edge_index, size) if self.takes else None
         given = None if ends is None else ends.given(self.takes, inputs)
-        if ends is None or given is None:
-            return super().propagate(edge_index, size=size, **inputs)  # type: ignore[misc]
-        return scattered(self.messages(**given), ends.index, ends.count, self.aggr)
+        if ends is not None and given is not None:
+            with suppress(IndexError, RuntimeError):  # an id that is no target's, which PyG puts into words
+                return scattered(self.messages(**given), ends.index, ends.count, self.aggr)
+        return super().propagate(edge_index, size=size, **inputs)  # type: ignore[misc]
 
     def edge_updater(self, edge_index: Any, size: Any = None, **inputs: Any) -> Any:
         """What PyG computes of each edge before it sums."""

@@ -18,7 +18,12 @@ class Ends:
         first, second = edge_index.unbind(0)
         self.source, self.index = (second, first) if flipped else (first, second)
         self.flipped = flipped
-        self.count = -1  # of targets; known once inputs were seen
+        self._sources = self._targets = -1  # known once inputs were seen
+
+    @property
+    def count(self) -> int:
+        """How many nodes messages are summed for."""
+        return self._targets if self._targets >= 0 else self._sources
 
     def given(self, names: tuple[str, ...], inputs: dict[str, Any]) -> dict[str, Any] | None:
         """What a step takes, by PyG's names: `x_j` is `x` at the sources of the edges, `x_i` at their targets.
@@ -47,22 +52,33 @@ class Ends:
         return found
 
     def _sources_of(self, value: Any) -> Tensor:
-        return self._both(value)[0].index_select(0, self.source)
+        if not isinstance(value, Tensor):
+            value, _ = self._pair(value)
+        self._sources = _same(self._sources, value)
+        lifted: Tensor = value.index_select(0, self.source)
+        return lifted
 
     def _targets_of(self, value: Any) -> Tensor:
-        return self._both(value)[1].index_select(0, self.index)
+        if not isinstance(value, Tensor):
+            _, value = self._pair(value)
+        self._targets = _same(self._targets, value)
+        lifted: Tensor = value.index_select(0, self.index)
+        return lifted
 
-    def _both(self, value: Any) -> tuple[Tensor, Tensor]:
-        if isinstance(value, Tensor):
-            both = value, value
-        else:
-            both = value
-            if self.flipped or both[1] is None:
-                raise TypeError
-        if self.count not in (-1, len(both[1])):
+    def _pair(self, value: Any) -> tuple[Any, Any]:
+        """Of sources and of targets, whatever the direction is; turned round PyG counts the first of them."""
+        source, target = value
+        self._sources, self._targets = _same(self._sources, source), _same(self._targets, target)
+        if self.flipped and self._sources != self._targets:
             raise TypeError
-        self.count = len(both[1])
-        return both
+        return source, target
+
+
+def _same(known: int, rows: Any) -> int:
+    count = len(rows)  # a TypeError where there are none, as where sizes differ
+    if known not in (-1, count):
+        raise TypeError
+    return count
 
 
 def scattered(messages: Tensor, index: Tensor, count: int, reduce: str) -> Tensor:

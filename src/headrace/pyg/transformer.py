@@ -22,7 +22,7 @@ class TransformerConv(Fast, pyg.TransformerConv):  # type: ignore[misc]
     pyg = pyg.TransformerConv
     reduces = ("sum", "add")
     takes = ("query_i", "key_j", "value_j", "edge_attr", "index", "ptr", "size_i")
-    least, least_on_gpu = 1 << 23, 1 << 28
+    least_on_gpu = 1 << 28
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, return_attention_weights: Any = None) -> Any:
         # propagate_type: (query: Tensor, key:Tensor, value: Tensor, edge_attr: OptTensor)

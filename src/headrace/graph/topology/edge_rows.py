@@ -75,6 +75,10 @@ class EdgeRows:
         last = sum(reach <= sources for reach in self.hops[1:]) - 1
         return None if last < 0 else self.derived(f"within {sources}", lambda: self._cut(self.hops[last], sources))
 
+    def repeated(self, times: int) -> EdgeRows:
+        """The same rows so many times, one after the other, each over sources of its own. Made once and kept."""
+        return self if times == 1 else self.derived(f"repeated {times}", lambda: self._repeated(times))
+
     def reverse(self) -> EdgeRows:
         """The transpose, a row for each source: its `permutation` holds positions in these rows. Made once and kept."""
         return self.derived("reverse", self._reversed)
@@ -111,6 +115,17 @@ class EdgeRows:
         positions = None if self.permutation is None else self.permutation[:end]
         return EdgeRows(indptr, self.indices[:end], self.num_src if sources is None else sources, rows, positions)
 
+    def _repeated(self, times: int) -> EdgeRows:
+        edges = len(self.indices)
+        begins = _copies(self.indptr[:-1], times, edges)
+        indptr = torch.cat([begins, begins.new_full((1,), times * edges)])
+        positions = None if self.permutation is None else _copies(self.permutation, times, edges)
+        sizes = times * self.num_src, times * self.num_rows
+        out = EdgeRows(indptr, _copies(self.indices, times, self.num_src), *sizes, positions)
+        if "reverse" in self._derived:
+            out._derived["reverse"] = self.reverse()._repeated(times)
+        return out
+
     def _reversed(self) -> EdgeRows:
         if self.indptr.device.type == "cpu":
             threads = thread_count(None)
@@ -126,6 +141,13 @@ class EdgeRows:
 
     def __repr__(self) -> str:
         return f"EdgeRows({self.num_src} -> {self.num_dst}, num_edges={len(self.indices)})"
+
+
+def _copies(values: Tensor, times: int, step: int) -> Tensor:
+    """The values, then the values and `step`, and so on: in 64 bits where they need them.  # [n] -> [times * n]"""
+    dtype = values.dtype if times * step <= torch.iinfo(values.dtype).max else torch.int64
+    shifts = torch.arange(times, dtype=dtype, device=values.device) * step
+    return (values.to(dtype) + shifts.unsqueeze(1)).reshape(-1)
 
 
 _Key = tuple[int, int, bool]
