@@ -1,10 +1,11 @@
 """What the commands give without options: every labelled dataset and five knowledge graphs, beside published figures.
 
-    python benchmarks/defaults.py [--only cora,umls] [--jobs 8] [--threads 2] [--json] [-- OPTIONS]
+    python benchmarks/defaults.py [--only cora,umls] [--jobs 8] [--threads 2] [--keep FILE] [--json] [-- OPTIONS]
 
 Reads the datasets from HEADRACE_DATA. One seed each, as a new user would run it: `headrace train node NAME`, `train link NAME`.
-`--jobs` runs that many at a time, each with `--threads`; with `--json` a line is printed for each as it ends. What stands behind
-`--` is given to every run of `train node`, for a look at other defaults.
+`--jobs` runs that many at a time, each with `--threads`; with `--json` a line is printed for each as it ends. Rows that are in the
+file of `--keep` are not run again, and new ones are added to it: a table that was stopped goes on. What stands behind `--` is
+given to every run of `train node`, for a look at other defaults.
 """
 
 from __future__ import annotations
@@ -74,6 +75,17 @@ def resplit(name: str, place: Path, train: float, val: float) -> str:
     return str(place)
 
 
+def case(name: str, options: list[str]) -> str:
+    """The command that a row stands for."""
+    return " ".join(["train", "node", name, *options] if name in NODES else ["train", "link", name])
+
+
+def kept(place: Path | None) -> dict[str, dict[str, Any]]:
+    """The rows of an earlier call, by command."""
+    lines = place.read_text().splitlines() if place is not None and place.exists() else []
+    return {found["case"]: found for found in map(json.loads, lines)}
+
+
 def row(name: str, threads: int, options: list[str]) -> dict[str, Any]:
     """One row of the table."""
     task = "node" if name in NODES else "link"
@@ -83,7 +95,7 @@ def row(name: str, threads: int, options: list[str]) -> dict[str, Any]:
     ours = float(value["mean"] if isinstance(value, dict) else value) * (100 if task == "node" else 1)
     return {
         "bench": "defaults",
-        "case": " ".join(["train", task, name, *(options if task == "node" else [])]),
+        "case": case(name, options),
         "metric": f"test {measure}",
         "unit": "%" if task == "node" else "",
         "ours": ours,
@@ -107,18 +119,32 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each run")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="rows in it are not run again; new ones are added")
     parser.add_argument("options", nargs="*", help="of every run of train node")
     arguments = parser.parse_args()
+    done = kept(arguments.keep)
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = {pool.submit(row, name, arguments.threads, arguments.options): name for name in arguments.only.split(",")}
-        for done in as_completed(runs):
-            if (error := done.exception()) is not None:
-                print(f"{runs[done]}: {error}", file=sys.stderr, flush=True)
+        runs = {}
+        for name in arguments.only.split(","):
+            if (found := done.get(case(name, arguments.options))) is not None:
+                show(name, found, as_json=arguments.json)
+            else:
+                runs[pool.submit(row, name, arguments.threads, arguments.options)] = name
+        for run in as_completed(runs):
+            if (error := run.exception()) is not None:
+                print(f"{runs[run]}: {error}", file=sys.stderr, flush=True)
                 continue
-            found = done.result()
-            peers = ", ".join(f"{peer} {value:g}" for peer, value in found["peers"].items())
-            table = f"| {runs[done]} | {found['metric']} | {found['ours']:.4g} | {peers} | {found['seconds']:.0f} |"
-            print(json.dumps(found) if arguments.json else table, flush=True)
+            if arguments.keep is not None:
+                with arguments.keep.open("a") as lines:
+                    lines.write(json.dumps(run.result()) + "\n")
+            show(runs[run], run.result(), as_json=arguments.json)
+
+
+def show(name: str, found: dict[str, Any], *, as_json: bool) -> None:
+    """Print a row."""
+    peers = ", ".join(f"{peer} {value:g}" for peer, value in found["peers"].items())
+    table = f"| {name} | {found['metric']} | {found['ours']:.4g} | {peers} | {found['seconds']:.0f} |"
+    print(json.dumps(found) if as_json else table, flush=True)
 
 
 if __name__ == "__main__":

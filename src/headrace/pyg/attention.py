@@ -56,14 +56,30 @@ def dropped(shares: Tensor, rows: EdgeRows, rate: float, training: bool) -> Tens
 
 def head_sums(x: Tensor, shares: Tensor, rows: EdgeRows) -> Tensor:
     """The sum of neighbors, weighted head by head.  # [num_src, heads, c], [edges, heads] -> [rows, heads, c]"""
-    pairs = zip(x.unbind(1), shares.unbind(1), strict=True)
-    return torch.stack([weighted_sum(part, rows, weight=weight) for part, weight in pairs], dim=1)
+    heads = x.shape[1]
+    if heads == 1:
+        return weighted_sum(x.squeeze(1), rows, weight=shares.squeeze(1)).unsqueeze(1)
+    out = weighted_sum(_stacked(x), _repeated(rows, heads), weight=_stacked(shares))
+    return out.view(heads, rows.num_rows, -1).transpose(0, 1)
 
 
 def head_dots(left: Tensor, x: Tensor, rows: EdgeRows) -> Tensor:
     """Products of both ends of every entry, head by head.  # [rows, heads, c], [num_src, heads, c] -> [edges, heads]"""
-    pairs = zip(left.unbind(1), x.unbind(1), strict=True)
-    return torch.stack([dots(one, other, rows) for one, other in pairs], dim=1)
+    heads = x.shape[1]
+    if heads == 1:
+        return dots(left.squeeze(1), x.squeeze(1), rows).unsqueeze(1)
+    return dots(_stacked(left), _stacked(x), _repeated(rows, heads)).view(heads, -1).t().contiguous()
+
+
+def _repeated(rows: EdgeRows, heads: int) -> EdgeRows:
+    if torch.is_grad_enabled():
+        rows.reverse()  # repeating it costs less than transposing what was repeated
+    return rows.repeated(heads)
+
+
+def _stacked(values: Tensor) -> Tensor:
+    """All rows of the first head, then all of the second, as rows of one matrix.  # [n, heads, ...] -> [heads * n, ...]"""
+    return values.transpose(0, 1).reshape(-1, *values.shape[2:])
 
 
 def _reverse(rows: EdgeRows, x: Tensor) -> Any:

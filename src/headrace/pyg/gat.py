@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
-from headrace.graph.topology.edge_rows import EdgeRows, rows_of
+from headrace.graph.topology.edge_rows import EdgeRows, kept_with, rows_of
 from headrace.kernels import seed_for
 from headrace.pyg.attention import attended, attended_pairs, dropped, head_sums, row_softmax
 from headrace.pyg.layer import Fast, own_rows
@@ -22,6 +22,7 @@ class _Attention(Fast):
     """What the two versions share: loops, dropout, and what follows the sum."""
 
     reduces = ("sum", "add")
+    takes = ("x_j", "alpha")
     _none: ClassVar[tuple[EdgeRows | None, Any, Any]] = (None, None, None)  # for PyG's path
     heads: int
     out_channels: int
@@ -40,6 +41,13 @@ class _Attention(Fast):
         if rows is None or (self.add_self_loops and rows.num_dst > rows.num_src):
             return None, source, own
         return rows.whole(), source, own_rows(own, rows)
+
+    def _looped(self, x: Any, edge_index: Any, size: Any) -> Tensor | None:
+        """Of a small graph the edges with a loop for every node, kept with the `edge_index`; None for PyG's own `forward`."""
+        if not self.add_self_loops or not isinstance(x, Tensor) or x.dim() != 2 or self._ends(edge_index, size) is None:
+            return None
+        make = lambda: add_self_loops(remove_self_loops(edge_index)[0], num_nodes=len(x))[0]  # noqa: E731
+        return kept_with(edge_index, f"loops {len(x)}", make)
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.out_channels)
@@ -77,6 +85,7 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
     """
 
     pyg = pyg.GATConv
+    updates = ("alpha_j", "alpha_i", "edge_attr", "index", "ptr", "dim_size")
     least = 1 << 18
 
     def forward(
@@ -87,7 +96,14 @@ class GATConv(_Attention, pyg.GATConv):  # type: ignore[misc]
         edges = edge_attr if self.lin_edge is not None else None  # without a map of them, PyG leaves them out
         rows, source, own = self._none if return_attention_weights else self._rows(x, edge_index, edges, size)
         if rows is None:
-            return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
+            looped = self._looped(x, edge_index, size) if edges is None and not return_attention_weights else None
+            if looped is None:
+                return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
+            sources = self._heads((self.lin if self.lin is not None else self.lin_src)(x))
+            targets = sources if self.lin is not None else self._heads(self.lin_dst(x))
+            scores = (sources * self.att_src).sum(-1), (targets * self.att_dst).sum(-1)
+            alpha = self.edge_updater(looped, alpha=scores, edge_attr=None)
+            return self._finished(self.propagate(looped, x=(sources, targets), alpha=alpha), x)
         if self.lin is not None:
             sources = self._heads(mapped(self.lin, source))
             alike = own is source or isinstance(x, Tensor)
@@ -122,6 +138,7 @@ class GATv2Conv(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
     """
 
     pyg = pyg.GATv2Conv
+    updates = ("x_j", "x_i", "edge_attr", "index", "ptr", "dim_size")
     least, least_on_gpu = 1 << 17, 1 << 26
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, return_attention_weights: Any = None) -> Any:
@@ -130,7 +147,13 @@ class GATv2Conv(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
         unusual = return_attention_weights or (edge_attr is not None and self.lin_edge is None)
         rows, source, own = self._none if unusual else self._rows(x, edge_index, edge_attr, None)
         if rows is None:
-            return super().forward(x, edge_index, edge_attr, return_attention_weights)
+            looped = self._looped(x, edge_index, None) if edge_attr is None and not return_attention_weights else None
+            if looped is None:
+                return super().forward(x, edge_index, edge_attr, return_attention_weights)
+            sources = self._heads(self.lin_l(x))
+            targets = sources if self.share_weights else self._heads(self.lin_r(x))
+            alpha = self.edge_updater(looped, x=(sources, targets), edge_attr=None)
+            return self._finished(self.propagate(looped, x=(sources, targets), alpha=alpha), x)
         sources = self._heads(mapped(self.lin_l, source))
         shared = self.share_weights and (own is source or isinstance(x, Tensor))
         targets = sources[: rows.num_dst] if shared else self._heads(mapped(self.lin_r, own))

@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from headrace.graph.topology.edge_rows import EdgeRows, carried
+from headrace.graph.topology.edge_rows import EdgeRows, carried, kept_with
 from headrace.nn.order import gradient_of, transform_first
 from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.linear import linear, mapped, weights_of
@@ -23,6 +23,7 @@ class GCNConv(Fast, pyg.GCNConv):  # type: ignore[misc]
 
     pyg = pyg.GCNConv
     reduces = ("sum", "add")
+    takes = ("x_j", "edge_weight")
     _cached_edge_index: tuple[Tensor, Tensor | None] | None
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Any = None) -> Tensor:
@@ -34,7 +35,7 @@ class GCNConv(Fast, pyg.GCNConv):  # type: ignore[misc]
             rows = self.rows_for(edge_index, x, x)
         out: Tensor
         if rows is None:
-            out = super().forward(x, edge_index, edge_weight)
+            out = super().forward(x, edge_index, edge_weight) if edge_weight is not None else self._small(x, edge_index)
             return out
         rows = rows.whole()
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -48,6 +49,18 @@ class GCNConv(Fast, pyg.GCNConv):  # type: ignore[misc]
             out = norm.sum(mapped(self.lin, x), rows)
         else:
             out = linear(norm.sum(x, rows), *parts)
+        return out if self.bias is None else out + self.bias
+
+    def _small(self, x: Any, edge_index: Any) -> Tensor:
+        """PyG's `forward`, for which edges with loops and norms are kept with the `edge_index`."""
+        own = self.normalize and not self.cached and self.add_self_loops and self._ends(edge_index, None) is not None
+        out: Tensor
+        if not own or not isinstance(x, Tensor) or x.dim() != 2:
+            out = super().forward(x, edge_index)
+            return out
+        sizes: Any = len(x), self.improved, True, self.flow, x.dtype
+        looped, weight = kept_with(edge_index, f"gcn {sizes}", lambda: gcn_norm(edge_index, None, *sizes))
+        out = self.propagate(looped, x=self.lin(x), edge_weight=weight)
         return out if self.bias is None else out + self.bias
 
     def _kept(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -35,6 +35,7 @@ class GINEConv(Fast, pyg.GINEConv):  # type: ignore[misc]
 
     pyg = pyg.GINEConv
     reduces = ("sum", "add", "mean")
+    takes = ("x_j", "edge_attr")
     least = 1 << 22
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None) -> Tensor:
@@ -53,6 +54,14 @@ class GINEConv(Fast, pyg.GINEConv):  # type: ignore[misc]
             out = out * inverse_degrees(rows, out.dtype).to(out.dtype).unsqueeze(1)
         out = self.nn(with_own(out, own_rows(own, rows), self.eps))
         return out
+
+    def messages(self, **given: Any) -> Tensor:
+        """PyG's, in place: `x_j` was made for them."""
+        x, edge_attr = given["x_j"], given["edge_attr"]
+        if self.lin is not None or type(edge_attr) is not Tensor or edge_attr.shape != x.shape or edge_attr.dtype != x.dtype:
+            return super().messages(**given)
+        messages: Tensor = x.add_(edge_attr).relu_()
+        return messages
 
     def _fits(self, edge_attr: Tensor, edge_index: Tensor, source: Tensor) -> bool:
         if edge_attr.dim() != 2 or len(edge_attr) != edge_index.shape[1] or edge_attr.dtype != source.dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from typing import Any, ClassVar
 
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from headrace.graph.topology.edge_rows import EdgeRows, carried, rows_of
+from headrace.pyg.steps import Ends, scattered
 
 _STEPS = ("propagate", "message", "aggregate", "update", "message_and_aggregate", "edge_update", "edge_updater", "explain_message")
+_REPLACED = frozenset(_STEPS)  # methods, if they are attributes of one layer
 _HOOKS = tuple(
     f"_{step}_forward{pre}_hooks"
     for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
@@ -30,11 +32,14 @@ class Fast:
 
     `rows_for` says whether ours can be used for this call, and over which rows; where it returns None, PyG's own code runs. That
     is the case whenever something asks for PyG's single steps (hooks on them, an explainer, an overridden `message`), for inputs
-    that are not plain tensors (sparse matrices, `EdgeIndex`), and while a compiler or tracer looks on.
+    that are not plain tensors (sparse matrices, `EdgeIndex`), while a compiler or tracer looks on, and for small graphs. Of those
+    `propagate` does what PyG's does, operation by operation, without what PyG has between them, which takes as long as they do.
     """
 
     pyg: ClassVar[Any]  # PyG's class
     reduces: ClassVar[tuple[str, ...]] = _REDUCES  # values of `aggr` that have a kernel
+    takes: ClassVar[tuple[str, ...]] = ("x_j",)  # what `message` takes
+    updates: ClassVar[tuple[str, ...]] = ()  # what `edge_update` takes
     # Below so many elements of messages (edges x width) PyG's path is taken, which starts faster. Measured on one core with edges
     # that are sorted for one pass, `bench pyg` repeats it.
     least: ClassVar[int] = 1 << 19
@@ -101,15 +106,45 @@ class Fast:
             )
         return rows
 
+    def propagate(self, edge_index: Any, size: Any = None, **inputs: Any) -> Any:
+        """Sum the messages of all edges, as PyG does it."""
+        ends = self._ends(edge_index, size) if self.takes else None
+        given = None if ends is None else ends.given(self.takes, inputs)
+        if ends is not None and given is not None:
+            with suppress(IndexError, RuntimeError):  # an id that is no target's, which PyG puts into words
+                return scattered(self.messages(**given), ends.index, ends.count, self.aggr)
+        return super().propagate(edge_index, size=size, **inputs)  # type: ignore[misc]
+
+    def edge_updater(self, edge_index: Any, size: Any = None, **inputs: Any) -> Any:
+        """What PyG computes of each edge before it sums."""
+        ends = self._ends(edge_index, size) if self.updates else None
+        given = None if ends is None else ends.given(self.updates, inputs)
+        if given is None:
+            return super().edge_updater(edge_index, size=size, **inputs)  # type: ignore[misc]
+        return self.edge_update(**given)  # type: ignore[attr-defined]
+
+    def messages(self, **given: Any) -> Tensor:
+        """PyG's `message`, or the same numbers in fewer passes."""
+        out: Tensor = self.message(**given)  # type: ignore[attr-defined]
+        return out
+
+    def _ends(self, edge_index: Any, size: Any) -> Ends | None:
+        """The ends of plain edges that nobody watches; None for PyG's own `propagate`."""
+        if torch.compiler.is_compiling() or type(edge_index) is not Tensor or size is not None or edge_index.dtype != torch.int64:
+            return None
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.layout != torch.strided or not self._is_usual():
+            return None
+        return Ends(edge_index, flipped=self.flow == "target_to_source")
+
     def _is_usual(self) -> bool:
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():  # type: ignore[attr-defined, no-untyped-call]
-            return False
         state = self.__dict__
         if state["_explain"] or state["_decomposed_layers"] != 1 or self.node_dim not in (0, -2) or self.aggr not in self.reduces:
             return False
-        if any(state[hooks] for hooks in _HOOKS) or not _has_pyg_steps(type(self)):  # type: ignore[arg-type]
+        if any(map(state.__getitem__, _HOOKS)) or not _has_pyg_steps(type(self)):  # type: ignore[arg-type]
             return False
-        if any(step in state for step in _STEPS[1:]):  # a method replaced on this one layer
+        if not _REPLACED.isdisjoint(state):  # a method replaced on this one layer
+            return False
+        if torch.compiler.is_compiling() or torch._C._is_tracing() or is_in_torch_dispatch_mode():  # type: ignore[attr-defined]
             return False
         return torch._C._functorch.peek_interpreter_stack() is None
 
@@ -157,7 +192,7 @@ def _has_pyg_steps(cls: Any) -> bool:
     """Whether a class computes its messages as PyG's does. (PyG itself sets `propagate` of a class to code made for it.)"""
     if any(getattr(cls, step, None) is not getattr(cls.pyg, step, None) for step in _STEPS[1:-1] if step != "edge_updater"):
         return False
-    return not any("propagate" in vars(base) for base in cls.__mro__[: cls.__mro__.index(cls.pyg)])
+    return not any("propagate" in vars(base) for base in cls.__mro__[: cls.__mro__.index(cls.pyg)] if base is not Fast)
 
 
 def own_rows(own: Any, rows: EdgeRows) -> Any:

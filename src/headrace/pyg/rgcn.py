@@ -20,6 +20,7 @@ class RGCNConv(Fast, pyg.RGCNConv):  # type: ignore[misc]
 
     pyg = pyg.RGCNConv
     least, least_on_gpu = 0, 1 << 20
+    takes = ()  # PyG's own: it propagates for each relation
 
     @classmethod
     def refusal(cls, conv: Any) -> str | None:

@@ -38,6 +38,7 @@ class GraphConv(Fast, pyg.GraphConv):  # type: ignore[misc]
     """PyG's `GraphConv`; sum, mean and max over neighbors, weighted or not, are one kernel."""
 
     pyg = pyg.GraphConv
+    takes = ("x_j", "edge_weight")
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Any = None, size: Any = None) -> Tensor:
         # propagate_type: (x: OptPairTensor, edge_weight: OptTensor)

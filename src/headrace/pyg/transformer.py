@@ -21,7 +21,8 @@ class TransformerConv(Fast, pyg.TransformerConv):  # type: ignore[misc]
 
     pyg = pyg.TransformerConv
     reduces = ("sum", "add")
-    least, least_on_gpu = 1 << 23, 1 << 28
+    takes = ("query_i", "key_j", "value_j", "edge_attr", "index", "ptr", "size_i")
+    least_on_gpu = 1 << 28
 
     def forward(self, x: Any, edge_index: Any, edge_attr: Any = None, return_attention_weights: Any = None) -> Any:
         # propagate_type: (query: Tensor, key:Tensor, value: Tensor, edge_attr: OptTensor)

@@ -105,3 +105,37 @@ def test_tensors_of_inference_mode_are_not_remembered() -> None:
         again = rows_of(edge_index, 9, 9)
         assert again is not None
         assert not again.sources().any()
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("reversed_first", [False, True])
+@pytest.mark.parametrize("count", [40, 0])
+def test_rows_repeated_have_copies_with_ids_of_their_own(in_order: bool, reversed_first: bool, count: int) -> None:
+    edge_index = edges_of(9, 6, count)
+    if in_order:
+        edge_index = edge_index[:, edge_index[1].argsort(stable=True)]
+    rows = rows_of(edge_index, 9, 6)
+    assert rows is not None
+    rows = rows.whole()
+    if reversed_first:
+        rows.reverse()
+    three = rows.repeated(3)
+    assert (three.num_src, three.num_dst, three.num_rows) == (27, 18, 18)
+    expected = [(source + 9 * copy, target + 6 * copy) for copy in range(3) for source, target in expanded(rows)]
+    assert expanded(three) == sorted(expected)
+    values = torch.arange(count)
+    assert torch.equal(
+        three.of_edges(torch.cat([values, values + count, values + 2 * count])) % max(count, 1), rows.of_edges(values).repeat(3)
+    )
+    back = three.reverse()
+    assert expanded(back) == sorted((target, source) for source, target in expected)
+    assert back.permutation is not None
+    assert torch.equal(three.sources()[back.permutation.long()], back.targets())
+    assert rows.repeated(3) is three
+    assert rows.repeated(1) is rows
+
+
+def test_ids_of_repeated_rows_get_the_bits_they_need() -> None:
+    indptr, indices = torch.tensor([0, 1]), torch.tensor([2**30], dtype=torch.int32)
+    rows = EdgeRows(indptr, indices, 2**30 + 1, 1).repeated(3)
+    assert rows.indices.tolist() == [2**30, 2**31 + 1, 3 * 2**30 + 2]

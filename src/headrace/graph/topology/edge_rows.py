@@ -53,17 +53,7 @@ class EdgeRows:
 
         What `make` returns must not refer to the tensor, which would then live as long as the rows.
         """
-        if tensor.is_inference():
-            return make()
-        kept = self.derived("from tensors", WeakTensorKeyDictionary)
-        version, values = kept.get(tensor, (-1, {}))
-        if version != tensor._version:
-            values = {}
-            kept[tensor] = (tensor._version, values)
-        if name not in values:
-            values[name] = _for_all_modes(make)
-        value: T = values[name]
-        return value
+        return _kept_in(self.derived("from tensors", WeakTensorKeyDictionary), tensor, name, make)
 
     def whole(self) -> EdgeRows:
         """The same edges with a row for each of the targets."""
@@ -84,6 +74,10 @@ class EdgeRows:
         """Of a sample, the rows up to the last hop that reads only the first `sources` nodes; None where not even the seeds' do."""
         last = sum(reach <= sources for reach in self.hops[1:]) - 1
         return None if last < 0 else self.derived(f"within {sources}", lambda: self._cut(self.hops[last], sources))
+
+    def repeated(self, times: int) -> EdgeRows:
+        """The same rows so many times, one after the other, each over sources of its own. Made once and kept."""
+        return self if times == 1 else self.derived(f"repeated {times}", lambda: self._repeated(times))
 
     def reverse(self) -> EdgeRows:
         """The transpose, a row for each source: its `permutation` holds positions in these rows. Made once and kept."""
@@ -121,6 +115,17 @@ class EdgeRows:
         positions = None if self.permutation is None else self.permutation[:end]
         return EdgeRows(indptr, self.indices[:end], self.num_src if sources is None else sources, rows, positions)
 
+    def _repeated(self, times: int) -> EdgeRows:
+        edges = len(self.indices)
+        begins = _copies(self.indptr[:-1], times, edges)
+        indptr = torch.cat([begins, begins.new_full((1,), times * edges)])
+        positions = None if self.permutation is None else _copies(self.permutation, times, edges)
+        sizes = times * self.num_src, times * self.num_rows
+        out = EdgeRows(indptr, _copies(self.indices, times, self.num_src), *sizes, positions)
+        if "reverse" in self._derived:
+            out._derived["reverse"] = self.reverse()._repeated(times)
+        return out
+
     def _reversed(self) -> EdgeRows:
         if self.indptr.device.type == "cpu":
             threads = thread_count(None)
@@ -138,9 +143,38 @@ class EdgeRows:
         return f"EdgeRows({self.num_src} -> {self.num_dst}, num_edges={len(self.indices)})"
 
 
+def _copies(values: Tensor, times: int, step: int) -> Tensor:
+    """The values, then the values and `step`, and so on: in 64 bits where they need them.  # [n] -> [times * n]"""
+    dtype = values.dtype if times * step <= torch.iinfo(values.dtype).max else torch.int64
+    shifts = torch.arange(times, dtype=dtype, device=values.device) * step
+    return (values.to(dtype) + shifts.unsqueeze(1)).reshape(-1)
+
+
 _Key = tuple[int, int, bool]
 # By the identity of a tensor, weakly: an entry goes with its tensor, and no other tensor can be taken for it.
 _MEMORY = WeakTensorKeyDictionary()
+_KEPT = WeakTensorKeyDictionary()  # what is no rows
+
+
+def kept_with(tensor: Tensor, name: str, make: Callable[[], T]) -> T:
+    """What follows from a tensor alone, made once and kept while it lives and is not changed.
+
+    What `make` returns must not refer to the tensor, which would then live for ever.
+    """
+    return _kept_in(_KEPT, tensor, name, make)
+
+
+def _kept_in(memory: WeakTensorKeyDictionary, tensor: Tensor, name: str, make: Callable[[], T]) -> T:
+    if tensor.is_inference():
+        return make()
+    version, values = memory.get(tensor, (-1, {}))
+    if version != tensor._version:
+        values = {}
+        memory[tensor] = (tensor._version, values)
+    if name not in values:
+        values[name] = _for_all_modes(make)
+    value: T = values[name]
+    return value
 
 
 def carry(edge_index: Tensor, rows: EdgeRows) -> None:
