@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from headrace.graph import Dataset, EventSplits, EventStream
 from headrace.nn import TGN
 from headrace.temporal import Schedule, cut_events, parse_parallel
-from headrace.train.events.options import TemporalOptions
+from headrace.temporal.statistics import age_statistics
+from headrace.train.events.heads import make_head
+from headrace.train.events.options import AUTO, TemporalOptions
 from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.static import check_features, learned_rows
 from headrace.train.fit import Setup, describe, fit
 from headrace.train.measure import Spread
 from headrace.train.options import LoopOptions
@@ -22,14 +25,14 @@ from headrace.train.recipe import Recipe
 from headrace.train.run import Run
 from headrace.train.watching.watch import Watcher
 
-_FIGURES = ("ap", "auc", "mrr", "hits@10")
+_FIGURES = ("ap", "auc", "mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "f1_micro", "f1_macro")
 
 
 @dataclass(frozen=True)
 class TemporalResult:
     """What training gave: figures of the test events over the repeats, and the last repeat's model at its best."""
 
-    test: dict[str, Any]  # ap, auc, mrr, hits@10; inductive.ap and so on: a Spread each; protocol, heuristic
+    test: dict[str, Any]  # ap, auc, mrr, hits@10, ...; inductive.ap and so on: a Spread each; protocol, heuristic
     val: dict[str, Spread]
     events_per_second: float
     seconds: float
@@ -70,11 +73,16 @@ def temporal(
     options = TemporalOptions() if options is None else options
     if not isinstance(options, TemporalOptions):
         raise TypeError(f"options must be TemporalOptions, not {type(options).__name__}")
-    stream = EventStream.of(data)
+    if options.parallel == AUTO:
+        raise ValueError(
+            "parallel auto is resolved by the command: here, take the options of hr.plan.planned_temporal(data).options"
+        )
+    stream = EventStream.of(data, label=options.label)
     splits = stream.splits()
     features = data.x if isinstance(data, Dataset) else None
-    if options.static == "features" and features is None:
-        raise ValueError("static features adds the nodes' features, and the data has none: use static learned or none")
+    if options.static == "features":
+        check_features(features, stream)
+    classes = make_head(stream, options, splits.train).classes
     i, j, k = parse_parallel(options.parallel)
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
     plan = Schedule(i, j, k, len(cuts) - 1)
@@ -89,11 +97,14 @@ def temporal(
         static = _static(stream, splits, features, setup)
         torch.manual_seed(setup.options.seed)
         width = 0 if static is None else static.shape[1]
-        recipe = TemporalRecipe(stream, splits, Forward(_tgn(setup.options, stream, width), static), setup.options, setup.trace)
+        tgn = _tgn(setup.options, stream, width, classes=classes)
+        recipe = TemporalRecipe(stream, splits, Forward(tgn, static), setup.options, setup.trace)
         setup.opened.callback(recipe.close)
         return recipe
 
-    ends, recipe = fit(make, swept, header=_header(stream, spec, options.epochs), out=out, resume=resume, watcher=watcher)
+    first = options.static == "learned"  # the rows are a run of their own, in the run's folder
+    header = _header(stream, spec, options.epochs)
+    ends, recipe = fit(make, swept, header=header, out=out, resume=resume, watcher=watcher, folder_first=first)
     path = None if out is None else Path(out)
     seconds = sum(end["seconds"] for end in ends)
     trained = sum(end["train_seconds"] for end in ends)
@@ -107,32 +118,30 @@ def temporal(
 def _tgn(options: TemporalOptions, stream: EventStream, static: int, **more: Any) -> TGN:
     pyg = {"score": "scaled", "output": "skip"} if options.attention == "pyg" else {}
     sizes = {"memory": options.hidden, "time": options.hidden, "out": options.hidden}
-    form = {"form": options.model, "heads": options.heads, "dropout": options.dropout}
+    form: dict[str, Any] = {"form": options.model, "heads": options.heads, "dropout": options.dropout}
+    if options.model == "jodie":
+        form["age_mean"], form["age_std"] = age_statistics(stream, stream.splits().train)
     return TGN(**(sizes | form | pyg | {"static": static, "edge": stream.edge_width} | more))
 
 
 def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, setup: Setup) -> Tensor | None:
     """Static rows: given, or learnt by a first pass with a table in memory's place; nodes unseen in training have zeros."""
     options: TemporalOptions = setup.options
+    classes = make_head(stream, options, splits.train).classes
     if options.static == "none":
         if options.model == "tgat":
             raise ValueError("tgat has no memory, so nodes would be alike: use static learned or features")
         return None
     if options.static == "features":
-        assert features is not None
-        return features.float()
-    setup.watcher.note(f"static rows are learnt first, in {options.static_epochs} epochs")
-    torch.manual_seed(options.seed)
-    table = nn.Embedding(stream.num_nodes, options.hidden)
+        return check_features(features, stream)
     once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=1, validate_every=0, static="none")
     layers = {} if options.model == "tgat" else {"layers": 1}
-    tgn = _tgn(options, stream, options.hidden, form="tgat", **layers)
-    model = Forward(tgn, None, table)
-    fit(lambda _: TemporalRecipe(stream, splits, model, once, evaluates=False), once, task="static", watcher=Watcher())
-    seen = torch.zeros(stream.num_nodes, dtype=torch.bool)
-    seen[stream.src[: splits.train].long()] = True
-    seen[stream.dst[: splits.train].long()] = True
-    return torch.where(seen[:, None], table.weight.detach().cpu(), 0.0)
+
+    def make(table: nn.Embedding) -> TemporalRecipe:
+        model = Forward(_tgn(options, stream, options.hidden, form="tgat", classes=classes, **layers), None, table)
+        return TemporalRecipe(stream, splits, model, once, evaluates=False)
+
+    return learned_rows(make, once, stream, splits.train, setup)
 
 
 def _header(stream: EventStream, spec: str | None, epochs: int) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:

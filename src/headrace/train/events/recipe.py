@@ -11,17 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from headrace.graph import EventSplits, EventStream
-from headrace.nn import TGN, event_losses
+from headrace.nn import TGN
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.sample import EventNegatives
 from headrace.temporal import EventBatch, EventBatches, NodeMemory, Schedule, Turn, cut_events, parse_parallel
 from headrace.train.events.evaluate import Evaluator
+from headrace.train.events.heads import make_head
 from headrace.train.events.options import TemporalOptions
-from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
 from headrace.train.watching.clock import Clock
-
-MEASURES = (Measure("ap", format=".2%"), Measure("auc"), Measure("mrr"))
 
 
 @dataclass(eq=False)
@@ -91,7 +89,6 @@ class TemporalRecipe(Recipe):
     is ready, ahead of the trainer, and written when the new memory is known, before attention.
     """
 
-    measures = MEASURES
     model: Forward
 
     def __init__(
@@ -105,6 +102,8 @@ class TemporalRecipe(Recipe):
         evaluates: bool = True,
     ) -> None:
         self.stream, self.splits, self.options, self.trace = stream, splits, options, trace
+        self.head = make_head(stream, options, splits.train)
+        self.measures = self.head.measures
         self.device = torch.device(options.device)
         self.model = model.to(self.device)
         cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
@@ -121,7 +120,7 @@ class TemporalRecipe(Recipe):
             for _ in range(k if self.has_memory else 0)
         ]
         self.edge_x = None if stream.edge_x is None else stream.edge_x.float().to(self.device)
-        self.evaluator = Evaluator(stream, splits, options, self._hops()) if evaluates else None
+        self.evaluator = Evaluator(stream, splits, options, self._hops(), self.head) if evaluates else None
         self._held: dict[int, tuple[list[EventBatch], list[Tensor] | None]] = {}
         self._rows_held: dict[int, list[Tensor]] = {}
         self._pipeline: Pipeline | None = None
@@ -146,7 +145,8 @@ class TemporalRecipe(Recipe):
         j, k = self.schedule.j, self.schedule.k
         epoch = (sweep * k + turn.copy) * j
         since = self._since(sweep, turn)
-        return [self.make.make(turn.batch, epoch + n, since=since, memory=self.has_memory) for n in range(j)]
+        how = {"since": since, "memory": self.has_memory, "negatives": self.head.draws}
+        return [self.make.make(turn.batch, epoch + n, **how) for n in range(j)]
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers
@@ -211,7 +211,7 @@ class TemporalRecipe(Recipe):
             z = model.embed(memory, events, self.edge_x)
             if memory is not None and turn.writes and late:
                 self._write(batch.sweep, turn, events, model.letters(memory, events, z))
-            loss = event_losses(model.scores(z, events.size), self.options.loss).mean()
+            loss = self.head.loss(model, z, events)
         return Step(loss, events.size, nodes=(len(events.age), len(events.nodes)), edges=(len(events.dt),))
 
     def _write(self, sweep: int, turn: Turn, events: EventBatch, rows: Tensor) -> None:
