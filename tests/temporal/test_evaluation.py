@@ -25,7 +25,10 @@ def options(**more):
 
 @pytest.fixture(scope="module")
 def stream():
-    return hr.EventStream.of(hr.generate.events(nodes=60, events=1500, new=0.02, seed=5))
+    """With 80 test events, of which some have a new end."""
+    events = hr.EventStream.of(hr.generate.events(nodes=60, events=600, new=0.05, seed=5))
+    events.val_time, events.test_time = (events.time[place].item() for place in (420, 519))
+    return events
 
 
 def evaluated(stream, chosen, name="test"):
@@ -88,7 +91,7 @@ def test_a_batch_in_pieces_leaves_the_memory_of_the_whole(stream, monkeypatch, i
     whole = evaluated(stream, chosen)[2]
     monkeypatch.setattr(evaluate, "_ROOTS", 90)
     evaluator, _, pieces = evaluated(stream, chosen)
-    assert evaluator.pieces == 5
+    assert evaluator.pieces > 3
     for name in ("ap", "mrr"):  # other candidates are drawn, of the same kind
         assert pieces[name] == pytest.approx(whole[name], abs=0.1)
 
@@ -137,7 +140,7 @@ def test_ties_count_half_and_scores_that_are_no_numbers_are_worst():
 
 def test_heuristics_know_what_the_rule_of_visibility_shows(stream):
     for in_batch in ("hidden", "visible"):
-        evaluator, _, figures = evaluated(stream, options(candidates=0, in_batch=in_batch))
+        _, _, figures = evaluated(stream, options(candidates=0, in_batch=in_batch))
         begin = stream.splits().val
         met, ranks = [], []
         recency = Recency(stream)
@@ -177,7 +180,7 @@ def test_a_result_has_each_figure_by_its_name_over_repeats(stream, tmp_path):
         "in_batch": "hidden",
         "batch_size": 40,
         "cut": "size",
-        "events": 225,
+        "events": len(stream) - stream.splits().val,
     }
     assert set(plain["test"]["heuristic"]) == {"edgebank", "recency"}
 

@@ -35,7 +35,9 @@ def batch_loss(stream: EventStream, cuts: Tensor) -> BatchLoss:
 
 
 def age_statistics(stream: EventStream, end: int) -> tuple[float, float]:
-    """Mean and deviation of the time since a node's event before, over the ends of events up to `end`; of a first one, since the beginning.
+    """Mean and deviation of the time since a node's event before, over the ends of events up to `end`.
+
+    Of a node's first event it is the time since the beginning of the stream.
 
     >>> import headrace as hr
     >>> age_statistics(hr.EventStream([0, 0], [1, 1], [10, 14]), 2)

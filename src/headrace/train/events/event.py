@@ -98,7 +98,9 @@ def temporal(
         torch.manual_seed(setup.options.seed)
         width = 0 if static is None else static.shape[1]
         tgn = _tgn(setup.options, stream, width, classes=classes)
-        recipe = TemporalRecipe(stream, splits, Forward(tgn, static), setup.options, setup.trace)
+        recipe = TemporalRecipe(
+            stream, splits, Forward(tgn, static, keeps=setup.options.static == "learned"), setup.options, setup.trace
+        )
         setup.opened.callback(recipe.close)
         return recipe
 

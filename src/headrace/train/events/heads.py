@@ -122,8 +122,8 @@ class ClassHead:
     def __init__(self, stream: EventStream, train_end: int) -> None:
         if stream.label is None:
             raise ValueError(
-                "edge_class needs a class for every event, and the data has none: give EventStream(label=), or name an array of the "
-                "dataset's extra by label"
+                "edge_class needs a class for every event, and the data has none: give EventStream(label=), or name an array of "
+                "the dataset's extra by label"
             )
         self.values, self.labels = torch.unique(stream.label, return_inverse=True)
         self.classes = len(self.values)

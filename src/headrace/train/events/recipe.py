@@ -33,12 +33,15 @@ class TurnBatch:
 
 
 class Forward(nn.Module):
-    """A TGN with the static rows of its nodes: given ones, or a table that is learnt in memory's place."""
+    """A TGN with the static rows of its nodes: given ones, or a table that is learnt in memory's place.
 
-    def __init__(self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None) -> None:
+    `keeps`: whether given rows are saved with the weights, as those are that no dataset has.
+    """
+
+    def __init__(self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None, *, keeps: bool = False) -> None:
         super().__init__()
         self.tgn, self.learned = tgn, learned
-        self.register_buffer("static", static, persistent=False)
+        self.register_buffer("static", static, persistent=keeps)
 
     def rows_of(self, nodes: Tensor) -> Tensor | None:
         if self.learned is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headrace.graph import EventStream
 from headrace.ranks import Ranks
 from headrace.train.events.options import TemporalOptions
-from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.recipe import TemporalRecipe
 from headrace.train.fit import Setup, describe, open_run
 from headrace.train.loop import Trainer
 from headrace.train.watching.watch import StepEvent, Watcher
@@ -23,10 +23,10 @@ _TELL_SECONDS = 20.0  # within which other ranks hear that rank 0 still learns
 def learned_rows(
     make: Callable[[nn.Embedding], TemporalRecipe], once: TemporalOptions, stream: EventStream, train_end: int, setup: Setup
 ) -> Tensor:
-    """Rows of all nodes after a training with a table in memory's place; nodes that it has not seen have zeros.  # -> [nodes, hidden]
+    """Rows of all nodes after a training with a table in memory's place; nodes that it has not seen have zeros.
 
     The training is a run of its own, in the folder `static` of the run's directory: what it has done it does not do again when the
-    run goes on. It is rank 0's, and the others take its rows.
+    run goes on. It is rank 0's, and the others take its rows.  # -> [nodes, hidden]
     """
     if setup.ranks.rank:
         rows = None
