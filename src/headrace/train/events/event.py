@@ -58,10 +58,12 @@ def temporal(
     resume: bool = False,
     watcher: Watcher | None = None,
     spec: str | None = None,
+    plan: dict[str, Any] | None = None,
 ) -> TemporalResult:
     """Train a model with node memory to predict which events come, and test it on the latest of them.
 
-    data: a stream, or a dataset whose events have times. out, resume, watcher: as in `train.node`.
+    data: a stream, or a dataset whose events have times. out, resume, watcher: as in `train.node`. plan: what the options come from
+    (`PlannedTemporal.record`), kept with the run.
 
     >>> import headrace as hr
     >>> data = hr.generate.events(nodes=60, events=2000)
@@ -85,12 +87,12 @@ def temporal(
     classes = make_head(stream, options, splits.train).classes
     i, j, k = parse_parallel(options.parallel)
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
-    plan = Schedule(i, j, k, len(cuts) - 1)
-    swept = replace(options, epochs=plan.sweeps(options.epochs), accumulate=plan.trainers)
+    schedule = Schedule(i, j, k, len(cuts) - 1)
+    swept = replace(options, epochs=schedule.sweeps(options.epochs), accumulate=schedule.trainers)
 
     def make(setup: Setup) -> Recipe:
-        if plan.trainers % setup.ranks.size:
-            fits = [n for n in range(1, plan.trainers + 1) if plan.trainers % n == 0]
+        if schedule.trainers % setup.ranks.size:
+            fits = [n for n in range(1, schedule.trainers + 1) if schedule.trainers % n == 0]
             raise ValueError(f"{setup.ranks.size} ranks do not divide {options.parallel} trainers: start {_listed(fits)}")
         if setup.ranks.size > 1:
             raise ValueError("trainers of temporal training are lanes of one process as yet: start one rank")
@@ -105,7 +107,7 @@ def temporal(
         return recipe
 
     first = options.static == "learned"  # the rows are a run of their own, in the run's folder
-    header = _header(stream, spec, options.epochs)
+    header = _header(stream, spec, options.epochs, plan)
     ends, recipe = fit(make, swept, header=header, out=out, resume=resume, watcher=watcher, folder_first=first)
     path = None if out is None else Path(out)
     seconds = sum(end["seconds"] for end in ends)
@@ -146,11 +148,16 @@ def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, s
     return learned_rows(make, once, stream, splits.train, setup)
 
 
-def _header(stream: EventStream, spec: str | None, epochs: int) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
+def _header(
+    stream: EventStream, spec: str | None, epochs: int, plan: dict[str, Any] | None
+) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
     def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
         parameters = None if recipe is None else sum(p.numel() for p in recipe.model.parameters())
         facts = {"spec": spec, "name": spec, "nodes": stream.num_nodes, "edges": len(stream), "features": stream.edge_width}
-        return describe("temporal", facts, replace(options, epochs=epochs), parameters)  # as asked for: sweeps follow from it
+        more = {} if plan is None else {"plan": plan}
+        return describe(
+            "temporal", facts, replace(options, epochs=epochs), parameters, **more
+        )  # as asked for: sweeps follow from it
 
     return header
 
