@@ -107,7 +107,7 @@ def test_auto_is_resolved_by_the_command_which_says_why(tmp_path):
     done = CliRunner().invoke(app, [*asked, "--resume"])
     assert done.exit_code == 2
     assert "leave out --parallel auto" in done.stderr
-    with pytest.raises(ValueError, match=r"parallel auto is resolved by the command: here, take .* planned_temporal"):
+    with pytest.raises(ValueError, match=r"parallel auto is resolved by the command: here, take .*planned_temporal"):
         hr.train.temporal(hr.generate.events(nodes=60, events=800), hr.train.TemporalOptions(parallel="auto"))
     for wrong in ("2x2", "0x1x1", "axbxc"):
         with pytest.raises(ValueError, match="parallel is written ixjxk, as 1x2x2"):

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace._memory import require_memory
 from headrace.graph import Dataset, EventSplits, EventStream
 from headrace.nn import TGN
+from headrace.nn.tgn.forms import FORMS
 from headrace.temporal import Schedule, cut_events, parse_parallel
 from headrace.temporal.statistics import age_statistics
 from headrace.train.events.heads import make_head
@@ -88,6 +90,7 @@ def temporal(
     i, j, k = parse_parallel(options.parallel)
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
     schedule = Schedule(i, j, k, len(cuts) - 1)
+    _require(stream, options, k)
     swept = replace(options, epochs=schedule.sweeps(options.epochs), accumulate=schedule.trainers)
 
     def make(setup: Setup) -> Recipe:
@@ -117,6 +120,17 @@ def temporal(
     if out is not None:
         Run(out).save_result(result.summary())
     return result
+
+
+def _require(stream: EventStream, options: TemporalOptions, copies: int) -> None:
+    """Memory for a row of every node, before anything as long as the largest id is made."""
+    tgn = FORMS[options.model]
+    rows = 0 if tgn.updater is None else 3 * options.hidden * 4 * (copies + 1)  # the evaluation has one of its own
+    table = 4 * 4 * options.hidden if options.static == "learned" else 0  # with its gradient and the optimizer's state
+    kept = "a copy" if copies == 1 else f"{copies} copies"
+    what = f"training on {stream.num_nodes:,} nodes (the largest id is {stream.num_nodes - 1}) with {kept} of their memory"
+    remedy = "number nodes from 0 without gaps (headrace import does), or lower hidden or k"
+    require_memory(stream.num_nodes * (rows + table + 16) + 80 * len(stream), what, remedy)
 
 
 def _tgn(options: TemporalOptions, stream: EventStream, static: int, **more: Any) -> TGN:

@@ -28,9 +28,20 @@ _TIE = 1e-5  # scores that differ by less, relatively, are equal: rows of a prod
 class Head(Protocol):
     """What the recipe and the evaluator ask of a task."""
 
-    measures: tuple[Measure, ...]
-    draws: bool  # whether training needs negatives
-    classes: int  # logits of a pair
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Figures that the log has, the one that decides first."""
+        ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether training needs negatives."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Logits of a pair."""
+        ...
 
     def loss(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
         """The mean over a batch's events; `z` has rows of sources, destinations and negatives."""

@@ -148,8 +148,8 @@ class TemporalRecipe(Recipe):
         j, k = self.schedule.j, self.schedule.k
         epoch = (sweep * k + turn.copy) * j
         since = self._since(sweep, turn)
-        how = {"since": since, "memory": self.has_memory, "negatives": self.head.draws}
-        return [self.make.make(turn.batch, epoch + n, **how) for n in range(j)]
+        memory, draws = self.has_memory, self.head.draws
+        return [self.make.make(turn.batch, epoch + n, since=since, memory=memory, negatives=draws) for n in range(j)]
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers

@@ -32,6 +32,7 @@ def learned_rows(
         rows = None
         while rows is None:  # it is still learning
             rows = setup.ranks.broadcast(None)
+        assert isinstance(rows, Tensor)
         return rows
     seen = torch.zeros(stream.num_nodes, dtype=torch.bool)
     seen[stream.src[:train_end].long()] = True
