@@ -69,21 +69,23 @@ class EventStream:
         self._graph: Graph | None = None
 
     @classmethod
-    def of(cls, data: Dataset | EventStream) -> EventStream:
+    def of(cls, data: Dataset | EventStream, *, label: str = "edge_label") -> EventStream:
         """The events of a dataset: its `extra` arrays `src`, `dst` and `time` (or `ts`) where it has them, else its graph's edges.
 
         A graph's edges are put in order of time; those of one time stand as their ids do (`edge_id`), or row by row. Rows of
-        events are `extra["edge_features"]`, classes `extra["edge_label"]`, and `info` may have `val_time` and `test_time`.
+        events are `extra["edge_features"]`, classes `extra[label]`, and `info` may have `val_time` and `test_time`.
         """
         if isinstance(data, EventStream):
             return data
         extra, graph = data.extra, data.graph
         beside: dict[str, Any] = {
             "edge_x": extra.get("edge_features"),
-            "label": extra.get("edge_label"),
+            "label": extra.get(label),
             "num_nodes": data.num_nodes,
         }
-        beside |= {name: data.info.get(name) for name in ("val_time", "test_time")} | {"num_nodes": data.num_nodes}
+        beside |= {name: data.info.get(name) for name in ("val_time", "test_time")}
+        if label not in ("edge_label", *extra):
+            raise ValueError(f"the dataset's extra has no array {label!r} of classes: it has {', '.join(extra) or 'none'}")
         named = next((extra[name] for name in _TIMES if name in extra), None)
         if named is not None and "src" in extra and "dst" in extra:
             stream = cls(extra["src"], extra["dst"], named, **beside)
@@ -101,8 +103,9 @@ class EventStream:
             order = order[graph.time[order].argsort(stable=True)]
         if len(order) != len(src):
             raise ValueError("the graph's edge ids are not those of its edges")
-        if beside["edge_x"] is not None:
-            beside["edge_x"] = beside["edge_x"][order if graph.edge_id is None else graph.edge_id[order].long()]
+        for name in ("edge_x", "label"):
+            if beside[name] is not None:
+                beside[name] = beside[name][order if graph.edge_id is None else graph.edge_id[order].long()]
         return cls(src[order], dst[order], graph.time[order], **beside)
 
     def __len__(self) -> int:

@@ -7,6 +7,7 @@ from headrace.plan.links.planned import PlannedLink, planned_link
 from headrace.plan.machine import Machine
 from headrace.plan.probe import probe
 from headrace.plan.ranks import RanksPlan, ranks_plan
+from headrace.plan.temporal import PlannedTemporal, TemporalPlan, planned_temporal, temporal_plan
 from headrace.plan.whole.advise import advise
 from headrace.plan.whole.plan import Configuration, Plan
 from headrace.plan.whole.verify import Verification, verify
@@ -21,19 +22,23 @@ __all__ = [
     "Machine",
     "Plan",
     "PlannedLink",
+    "PlannedTemporal",
     "PricedRun",
     "Prices",
     "RanksPlan",
+    "TemporalPlan",
     "Verification",
     "Workload",
     "advise",
     "bill_of",
     "link_plan",
     "planned_link",
+    "planned_temporal",
     "price_run",
     "probe",
     "ranks_plan",
     "read_prices",
     "read_use",
+    "temporal_plan",
     "verify",
 ]

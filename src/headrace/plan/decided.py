@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from headrace._sizes import format_size
 
@@ -36,6 +37,11 @@ class Decided:
     """Choices by their names; `str` is a summary and a table of them."""
 
     choices: tuple[Choice, ...]
+    columns: ClassVar[tuple[str, ...]] = ("bytes", "seconds")
+
+    def cells(self, candidate: Candidate) -> tuple[str, ...]:
+        """What `columns` have of a candidate."""
+        return format_size(candidate.bytes), seconds(candidate.seconds)
 
     @property
     def summary(self) -> str:
@@ -58,7 +64,7 @@ class Decided:
             lines.append(f"{choice.name}: {choice.chosen}")
             for candidate in choice.alternatives:
                 mark = "*" if candidate.name == choice.chosen else " "
-                lines.append(f"  {mark} {candidate.name:<28} {format_size(candidate.bytes):>10} {seconds(candidate.seconds):>10}")
+                lines.append(f"  {mark} {candidate.name:<28} " + " ".join(f"{cell:>10}" for cell in self.cells(candidate)))
             lines.append(f"  {choice.reason}")
         return "\n".join(lines)
 

@@ -63,9 +63,36 @@ class Recency:
         return torch.cat(ranks)
 
 
-def tie_ranks(true: Tensor, others: Tensor) -> Tensor:
-    """1 + candidates above + half of those that are equal.  # [n], [n, c] -> [n]"""
-    return 1 + (others > true[:, None]).double().sum(1) + 0.5 * (others == true[:, None]).double().sum(1)
+class LabelHistory:
+    """How often each class came to a destination before a place of the stream, and how often in training at all (`prior`)."""
+
+    def __init__(self, stream: EventStream, labels: Tensor, classes: int, train_end: int) -> None:
+        self.events = len(stream)
+        self.prior = torch.bincount(labels[:train_end], minlength=classes).double() / train_end  # [classes]
+        places = (stream.dst.long() * self.events + torch.arange(self.events)).sort().values
+        self._places = places
+        self._labels = labels[places % self.events]
+
+    def shares(self, dst: Tensor, before: Tensor) -> Tensor:
+        """Of the destination's events before a place, the prior counting as one.  # [n], [n] -> [n, classes]"""
+        first, last = (torch.searchsorted(self._places, dst * self.events + place) for place in (torch.zeros_like(before), before))
+        shares = self.prior.repeat(len(dst), 1)
+        for number in range(len(self.prior)):
+            counts = torch.cat([torch.zeros(1, dtype=torch.int64), (self._labels == number).cumsum(0)])
+            shares[:, number] += counts[last] - counts[first]
+        return shares / (last - first + 1)[:, None]
+
+
+def tie_ranks(true: Tensor, others: Tensor, *, slack: float = 0.0) -> Tensor:
+    """1 + candidates above + half of those that are equal, up to a relative `slack`.  # [n], [n, c] -> [n]
+
+    Scores that are not finite cannot be compared: such an answer is below all candidates, and a candidate that is NaN above any.
+    """
+    true = torch.where(true.isfinite(), true, torch.nan)[:, None]
+    width, most = slack * true.abs(), torch.finfo(others.dtype).max
+    above = ~(others <= (true + width).clamp_max(most))
+    level = ~above & (others >= (true - width).clamp_min(-most))
+    return 1 + above.double().sum(1) + 0.5 * level.double().sum(1)
 
 
 def information_kept(stream: EventStream, cuts: Tensor) -> float:

@@ -155,7 +155,7 @@ class _Fitting:
         recipe = self.make(Setup(options, place, trace, ranks, self.accumulate, watchers, opened, exchange, self.heartbeat))
         header = {**self.header(options, recipe), "measures": [measure.plain() for measure in recipe.measures]}
         if run is not None:
-            run.describe(measures=header["measures"])
+            run.describe(measures=header["measures"], parameters=header["parameters"])
         elif mine is not None:
             run = open_run(mine, header, resume, free=self.free)
             opened.callback(run.unlock)

@@ -18,12 +18,12 @@ def show_plan(plan: Decided, console: Console) -> None:
     table = Table()
     for name in ("choice", "candidate"):
         table.add_column(name)
-    for name in ("bytes", "seconds"):
+    for name in plan.columns:
         table.add_column(name, justify="right")
     for choice in plan:
         for i, candidate in enumerate(choice.alternatives):
             chosen = candidate.name == choice.chosen
-            cells = [candidate.name, format_size(candidate.bytes), seconds(candidate.seconds)]
+            cells = [candidate.name, *plan.cells(candidate)]
             styled = [f"[bold]{escape(cell)}[/bold]" if chosen else f"[dim]{escape(cell)}[/dim]" for cell in cells]
             last = i == len(choice.alternatives) - 1
             table.add_row(escape(choice.name) if i == 0 else "", *styled, end_section=last)

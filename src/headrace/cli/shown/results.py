@@ -33,7 +33,12 @@ def show_result(place: Path, console: Console | None = None) -> None:
     table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column()
-    rows = [*_measured(header, ends), *(_spent(epochs) if epochs else ()), *_placed(header, result, epochs, ends)]
+    rows = [
+        *_measured(header, ends),
+        *_beside(header, ends),
+        *(_spent(epochs) if epochs else ()),
+        *_placed(header, result, epochs, ends),
+    ]
     seconds = result.get("seconds", sum(end["seconds"] for end in ends))
     for name, text in [*rows, ("in all", f"{seconds:.1f} s"), ("run", f"{place}   (headrace report {place})")]:
         table.add_row(escape(name), escape(text))
@@ -49,6 +54,29 @@ def _measured(header: dict[str, Any], ends: Lines) -> Iterator[Row]:
                 yield f"{word} {measure.name}", _with_spread(measure, values)
         if measure.name in possible:
             yield f"best possible {measure.name}", f"{measure.shown(possible[measure.name])} (this dataset allows no better)"
+
+
+def _beside(header: dict[str, Any], ends: Lines) -> Iterator[Row]:
+    """Of events: those with a node that training has not seen, and what needs no learning."""
+    tests = [end["test"] for end in ends if isinstance(end.get("test"), dict) and "heuristic" in end["test"]]
+    if not tests:
+        return
+    measures = [Measure(**facts) for facts in header.get("measures", ())]
+    count = tests[0]["inductive_events"]
+
+    def means(figures: Sequence[dict[str, Any]]) -> str:
+        shown = [(m, [f[m.name] for f in figures if f.get(m.name) is not None]) for m in measures]
+        return ", ".join(f"{measure.name} {_with_spread(measure, values)}" for measure, values in shown if values)
+
+    if count:
+        yield f"{count:,} test events with a new node", means([test["inductive"] for test in tests])
+    else:
+        yield "test events with a new node", "none"
+    for name in tests[0]["heuristic"]:
+        yield f"{name}, without learning", means([test["heuristic"][name] for test in tests])
+    if "candidates" in (protocol := tests[0]["protocol"]):
+        kind, batch = protocol["negatives"], f"events of a batch are {protocol['in_batch']} to one another"
+        yield "ranked among", f"{protocol['candidates']} {kind} destinations; {batch}"
 
 
 def _with_spread(measure: Measure, values: Sequence[float]) -> str:

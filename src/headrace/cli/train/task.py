@@ -21,7 +21,7 @@ from headrace.cli.torchrun import is_first, leave, on_all, told_by_first
 from headrace.cluster import Part, is_partition
 from headrace.graph import Dataset
 from headrace.graph.known.named import named, named_snapshots
-from headrace.plan import PlannedLink
+from headrace.plan import PlannedLink, PlannedTemporal
 from headrace.ranks import Ranks, join
 from headrace.train import CheckpointError, Run, Watcher
 from headrace.train.interrupt import Stopped
@@ -54,7 +54,7 @@ def train_task(
     resume: bool,
     json: bool,
     train: Callable[..., Any],
-    planned: Callable[[Dataset, dict[str, Any], Path], PlannedLink] | None = None,
+    planned: Callable[[Dataset, dict[str, Any], Path], PlannedLink | PlannedTemporal] | None = None,
     suits: bool = False,
 ) -> None:
     """Train and show what came of it, as tables or JSON. `name` is for a new run's directory.

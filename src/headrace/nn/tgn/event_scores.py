@@ -11,16 +11,24 @@ EventLoss = Literal["softmax", "bce"]
 
 
 class EventScores(nn.Module):
-    """w . relu(W_s z_src + W_d z_dst): the decoder of TGL and DistTGL, with their names of parameters."""
+    """w . relu(W_s z_src + W_d z_dst): the decoder of TGL and DistTGL, with their names of parameters.
 
-    def __init__(self, channels: int) -> None:
+    With `classes` above 1 a pair has a logit for each class that its event might have.
+    """
+
+    def __init__(self, channels: int, classes: int = 1) -> None:
         super().__init__()
+        if classes < 1:
+            raise ValueError(f"classes must be at least 1, not {classes}")
         self.src_fc = nn.Linear(channels, channels)
         self.dst_fc = nn.Linear(channels, channels)
-        self.out_fc = nn.Linear(channels, 1)
+        self.out_fc = nn.Linear(channels, classes)
 
     def forward(self, z_src: Tensor, z_dst: Tensor) -> Tensor:
-        """A logit per pair; several destinations of one source stand in a row.  # [n, d], [n, (k,) d] -> [n, (k)]"""
+        """A logit per pair, or one per class; several destinations of one source stand in a row.
+
+        # [n, d], [n, (k,) d] -> [n, (k), (classes)]
+        """
         if z_src.dim() != 2 or z_dst.shape[-1] != z_src.shape[1] or z_dst.dim() not in (2, 3) or len(z_dst) != len(z_src):
             raise ValueError(
                 f"z_src must be [n, d] and z_dst [n, d] or [n, k, d], not of shape {tuple(z_src.shape)} and {tuple(z_dst.shape)}"
@@ -29,7 +37,7 @@ class EventScores(nn.Module):
         if z_dst.dim() == 3:
             source = source.unsqueeze(1)
         logits: Tensor = self.out_fc((source + self.dst_fc(z_dst)).relu_())
-        return logits.squeeze(-1)
+        return logits if self.out_fc.out_features > 1 else logits.squeeze(-1)
 
 
 def event_losses(logits: Tensor, kind: EventLoss = "softmax") -> Tensor:

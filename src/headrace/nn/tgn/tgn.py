@@ -24,8 +24,9 @@ class TGN(nn.Module):
     `score` pairs of them; and `mail`, which is stored until the nodes are needed again.
 
     memory, static, edge, time, out: widths of memory rows, static rows (0: none), edge features (0: none), time encoding and
-    embeddings. age_mean, age_std: of the time since a node's memory changed, over the training events, which JODIE's
-    embedding divides by. `score` and `output` choose between the attention of DistTGL and that of PyG's TGN: see `TimeAttention`.
+    embeddings. classes: of events, where their class is scored in place of whether they come. age_mean, age_std: of the time since
+    a node's memory changed, over the training events, which JODIE's embedding divides by. `score` and `output` choose between the
+    attention of DistTGL and that of PyG's TGN: see `TimeAttention`.
 
     >>> import headrace as hr, torch
     >>> model = hr.nn.TGN(memory=8, time=8, out=8)
@@ -52,6 +53,7 @@ class TGN(nn.Module):
         output: Output = "norm",
         age_mean: float = 0.0,
         age_std: float = 1.0,
+        classes: int = 1,
     ) -> None:
         super().__init__()
         if form not in FORMS:
@@ -95,7 +97,7 @@ class TGN(nn.Module):
             for layer in range(self.hops)
         )
         self.age_weight = nn.Parameter(torch.randn(out)) if parts.embedding == "time" else None
-        self.decoder = EventScores(out)
+        self.decoder = EventScores(out, classes)
 
     def update(
         self, memory: Tensor, mail: Tensor, dt: Tensor, edge_x: Tensor | None = None, *, has_mail: Tensor | None = None
@@ -181,7 +183,7 @@ class TGN(nn.Module):
         return states
 
     def score(self, z_src: Tensor, z_dst: Tensor) -> Tensor:
-        """Logits of events between sources and destinations.  # [n, out], [n, (k,) out] -> [n, (k)]"""
+        """Logits of events between sources and destinations, or of classes.  # [n, out], [n, (k,) out] -> [n, (k), (classes)]"""
         logits: Tensor = self.decoder(z_src, z_dst)
         return logits
 

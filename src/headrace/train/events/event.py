@@ -10,11 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace._memory import require_memory
 from headrace.graph import Dataset, EventSplits, EventStream
 from headrace.nn import TGN
+from headrace.nn.tgn.forms import FORMS
 from headrace.temporal import Schedule, cut_events, deal_trainers, parse_parallel
-from headrace.train.events.options import TemporalOptions
+from headrace.temporal.statistics import age_statistics
+from headrace.train.events.heads import make_head
+from headrace.train.events.options import AUTO, TemporalOptions
 from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.static import check_features, learned_rows
 from headrace.train.fit import Setup, describe, fit
 from headrace.train.measure import Spread
 from headrace.train.options import LoopOptions
@@ -22,14 +27,14 @@ from headrace.train.recipe import Recipe
 from headrace.train.run import Run
 from headrace.train.watching.watch import Watcher
 
-_FIGURES = ("ap", "auc", "mrr", "hits@10")
+_FIGURES = ("ap", "auc", "mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "f1_micro", "f1_macro")
 
 
 @dataclass(frozen=True)
 class TemporalResult:
     """What training gave: figures of the test events over the repeats, and the last repeat's model at its best."""
 
-    test: dict[str, Any]  # ap, auc, mrr, hits@10; inductive.ap and so on: a Spread each; protocol, heuristic
+    test: dict[str, Any]  # ap, auc, mrr, hits@10, ...; inductive.ap and so on: a Spread each; protocol, heuristic
     val: dict[str, Spread]
     events_per_second: float
     seconds: float
@@ -55,10 +60,12 @@ def temporal(
     resume: bool = False,
     watcher: Watcher | None = None,
     spec: str | None = None,
+    plan: dict[str, Any] | None = None,
 ) -> TemporalResult:
     """Train a model with node memory to predict which events come, and test it on the latest of them.
 
-    data: a stream, or a dataset whose events have times. out, resume, watcher: as in `train.node`.
+    data: a stream, or a dataset whose events have times. out, resume, watcher: as in `train.node`. plan: what the options come from
+    (`PlannedTemporal.record`), kept with the run.
 
     >>> import headrace as hr
     >>> data = hr.generate.events(nodes=60, events=2000)
@@ -70,25 +77,32 @@ def temporal(
     options = TemporalOptions() if options is None else options
     if not isinstance(options, TemporalOptions):
         raise TypeError(f"options must be TemporalOptions, not {type(options).__name__}")
-    stream = EventStream.of(data)
+    if options.parallel == AUTO:
+        raise ValueError(
+            "parallel auto is resolved by the command: here, take the options of hr.plan.planned_temporal(data).options"
+        )
+    stream = EventStream.of(data, label=options.label)
     splits = stream.splits()
     features = data.x if isinstance(data, Dataset) else None
-    if options.static == "features" and features is None:
-        raise ValueError("static features adds the nodes' features, and the data has none: use static learned or none")
+    if options.static == "features":
+        check_features(features, stream)
+    classes = make_head(stream, options, splits.train).classes
     i, j, k = parse_parallel(options.parallel)
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
-    plan = Schedule(i, j, k, len(cuts) - 1)
-    swept = replace(options, epochs=plan.sweeps(options.epochs), accumulate=plan.trainers)
+    schedule = Schedule(i, j, k, len(cuts) - 1)
+    _require(stream, options, k)
+    swept = replace(options, epochs=schedule.sweeps(options.epochs), accumulate=schedule.trainers)
 
     def make(setup: Setup) -> Recipe:
         deal_trainers(i, j, k, setup.ranks.machines)  # refuses what does not fit, before anything takes long
         static = _static(stream, splits, features, setup)
         torch.manual_seed(setup.options.seed)
         width = 0 if static is None else static.shape[1]
+        tgn = _tgn(setup.options, stream, width, classes=classes)
         recipe = TemporalRecipe(
             stream,
             splits,
-            Forward(_tgn(setup.options, stream, width), static),
+            Forward(tgn, static, keeps=setup.options.static == "learned"),
             setup.options,
             setup.trace,
             ranks=setup.ranks,
@@ -100,7 +114,9 @@ def temporal(
             setup.opened.enter_context(setup.heartbeat.waits_for(recipe.copies.waits))
         return recipe
 
-    ends, recipe = fit(make, swept, header=_header(stream, spec, options.epochs), out=out, resume=resume, watcher=watcher)
+    first = options.static == "learned"  # the rows are a run of their own, in the run's folder
+    header = _header(stream, spec, options.epochs, plan)
+    ends, recipe = fit(make, swept, header=header, out=out, resume=resume, watcher=watcher, folder_first=first)
     path = None if out is None else Path(out)
     seconds = sum(end["seconds"] for end in ends)
     trained = sum(end["train_seconds"] for end in ends)
@@ -111,42 +127,56 @@ def temporal(
     return result
 
 
+def _require(stream: EventStream, options: TemporalOptions, copies: int) -> None:
+    """Memory for a row of every node, before anything as long as the largest id is made."""
+    tgn = FORMS[options.model]
+    rows = 0 if tgn.updater is None else 3 * options.hidden * 4 * (copies + 1)  # the evaluation has one of its own
+    table = 4 * 4 * options.hidden if options.static == "learned" else 0  # with its gradient and the optimizer's state
+    kept = "a copy" if copies == 1 else f"{copies} copies"
+    what = f"training on {stream.num_nodes:,} nodes (the largest id is {stream.num_nodes - 1}) with {kept} of their memory"
+    remedy = "number nodes from 0 without gaps (headrace import does), or lower hidden or k"
+    require_memory(stream.num_nodes * (rows + table + 16) + 80 * len(stream), what, remedy)
+
+
 def _tgn(options: TemporalOptions, stream: EventStream, static: int, **more: Any) -> TGN:
     pyg = {"score": "scaled", "output": "skip"} if options.attention == "pyg" else {}
     sizes = {"memory": options.hidden, "time": options.hidden, "out": options.hidden}
-    form = {"form": options.model, "heads": options.heads, "dropout": options.dropout}
+    form: dict[str, Any] = {"form": options.model, "heads": options.heads, "dropout": options.dropout}
+    if options.model == "jodie":
+        form["age_mean"], form["age_std"] = age_statistics(stream, stream.splits().train)
     return TGN(**(sizes | form | pyg | {"static": static, "edge": stream.edge_width} | more))
 
 
 def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, setup: Setup) -> Tensor | None:
     """Static rows: given, or learnt by a first pass with a table in memory's place; nodes unseen in training have zeros."""
     options: TemporalOptions = setup.options
+    classes = make_head(stream, options, splits.train).classes
     if options.static == "none":
         if options.model == "tgat":
             raise ValueError("tgat has no memory, so nodes would be alike: use static learned or features")
         return None
     if options.static == "features":
-        assert features is not None
-        return features.float()
-    setup.watcher.note(f"static rows are learnt first, in {options.static_epochs} epochs")
-    torch.manual_seed(options.seed)
-    table = nn.Embedding(stream.num_nodes, options.hidden)
+        return check_features(features, stream)
     once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=1, validate_every=0, static="none")
     layers = {} if options.model == "tgat" else {"layers": 1}
-    tgn = _tgn(options, stream, options.hidden, form="tgat", **layers)
-    model = Forward(tgn, None, table)
-    fit(lambda _: TemporalRecipe(stream, splits, model, once, evaluates=False), once, task="static", watcher=Watcher())
-    seen = torch.zeros(stream.num_nodes, dtype=torch.bool)
-    seen[stream.src[: splits.train].long()] = True
-    seen[stream.dst[: splits.train].long()] = True
-    return torch.where(seen[:, None], table.weight.detach().cpu(), 0.0)
+
+    def make(table: nn.Embedding) -> TemporalRecipe:
+        model = Forward(_tgn(options, stream, options.hidden, form="tgat", classes=classes, **layers), None, table)
+        return TemporalRecipe(stream, splits, model, once, evaluates=False)
+
+    return learned_rows(make, once, stream, splits.train, setup)
 
 
-def _header(stream: EventStream, spec: str | None, epochs: int) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
+def _header(
+    stream: EventStream, spec: str | None, epochs: int, plan: dict[str, Any] | None
+) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
     def header(options: LoopOptions, recipe: Recipe | None) -> dict[str, Any]:
         parameters = None if recipe is None else sum(p.numel() for p in recipe.model.parameters())
         facts = {"spec": spec, "name": spec, "nodes": stream.num_nodes, "edges": len(stream), "features": stream.edge_width}
-        return describe("temporal", facts, replace(options, epochs=epochs), parameters)  # as asked for: sweeps follow from it
+        more = {} if plan is None else {"plan": plan}
+        return describe(
+            "temporal", facts, replace(options, epochs=epochs), parameters, **more
+        )  # as asked for: sweeps follow from it
 
     return header
 

@@ -8,6 +8,8 @@ from typing import Literal
 from headrace.temporal import parse_parallel
 from headrace.train.options import RunOptions, option
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class TemporalOptions(RunOptions):
@@ -15,9 +17,14 @@ class TemporalOptions(RunOptions):
 
     epochs: int = option(10, "passes over the training events, over all trainers (rounded up to whole sweeps)")
     lr: float = option(0.001, "learning rate")
+    task: Literal["link", "edge_class"] = option("link", "what is predicted: which events come, or of which class they are")
+    label: str = option("edge_label", "with task edge_class, the array of the dataset's extra that has the class of every event")
     model: Literal["tgn", "jodie", "dyrep", "tgat"] = option("tgn", "kind of model")
     batch_size: int = option(200, "events of a local batch")
-    parallel: str = option("1x1x1", "i x j x k: batches that share a memory's age, epochs at once, copies of the memory")
+    parallel: str = option(
+        "1x1x1",
+        "i x j x k: batches that share a memory's age, epochs at once, copies of the memory; or auto, for the ranks there are",
+    )
     static: Literal["none", "learned", "features"] = option("none", "static rows added to the memory: learned first, or the data's")
     static_epochs: int = option(5, "with static learned, passes that learn the rows")
     neighbors: int = option(10, "recent neighbors of a node")
@@ -27,14 +34,15 @@ class TemporalOptions(RunOptions):
     attention: Literal["disttgl", "pyg"] = option("disttgl", "details of the attention: those of DistTGL or of PyG's TGN")
     loss: Literal["softmax", "bce"] = option("bce", "cross-entropy among the negatives, or a binary one for each")
     negatives: int = option(1, "negatives of a training event, uniform over destinations")
-    candidates: int = option(20, "destinations that a true one is ranked among in evaluation")
+    candidates: int = option(20, "destinations that a true one is ranked among in evaluation (0: all there are)")
     evaluate: Literal["uniform", "historical", "inductive"] = option("uniform", "negatives of the evaluation")
     in_batch: Literal["hidden", "visible"] = option("hidden", "whether an event may see earlier ones of its own batch as neighbors")
     cut: Literal["size", "ties"] = option("size", "whether batches may end between events of one time")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_parallel(self.parallel)
+        if self.parallel != AUTO:
+            parse_parallel(self.parallel)
         if self.device.partition(":")[0] != "cpu":
             raise ValueError(f"event streams are trained on a CPU as yet, not on {self.device}: leave device out")
         if self.accumulate and self.accumulate != self.batches_per_step:
@@ -49,5 +57,5 @@ class TemporalOptions(RunOptions):
         return i * j * k
 
     def _bounds(self) -> dict[str, int]:
-        ones = ("batch_size", "static_epochs", "neighbors", "hidden", "heads", "negatives", "candidates")
-        return super()._bounds() | dict.fromkeys(ones, 1)
+        ones = ("batch_size", "static_epochs", "neighbors", "hidden", "heads", "negatives")
+        return super()._bounds() | dict.fromkeys(ones, 1) | {"candidates": 0}

@@ -11,19 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from headrace.graph import EventSplits, EventStream
-from headrace.nn import TGN, event_losses
+from headrace.nn import TGN
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.ranks import Alone, Exchange, Ranks, on_first
 from headrace.sample import EventNegatives
 from headrace.temporal import Copies, EventBatch, EventBatches, Schedule, Turn, cut_events, parse_parallel
 from headrace.train.events.evaluate import Evaluator
+from headrace.train.events.heads import make_head
 from headrace.train.events.options import TemporalOptions
-from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
 from headrace.train.watching.clock import Clock
 
 T = TypeVar("T")
-MEASURES = (Measure("ap", format=".2%"), Measure("auc"), Measure("mrr"))
 
 
 @dataclass(eq=False)
@@ -37,12 +36,15 @@ class TurnBatch:
 
 
 class Forward(nn.Module):
-    """A TGN with the static rows of its nodes: given ones, or a table that is learnt in memory's place."""
+    """A TGN with the static rows of its nodes: given ones, or a table that is learnt in memory's place.
 
-    def __init__(self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None) -> None:
+    `keeps`: whether given rows are saved with the weights, as those are that no dataset has.
+    """
+
+    def __init__(self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None, *, keeps: bool = False) -> None:
         super().__init__()
         self.tgn, self.learned = tgn, learned
-        self.register_buffer("static", static, persistent=False)
+        self.register_buffer("static", static, persistent=keeps)
 
     def rows_of(self, nodes: Tensor) -> Tensor | None:
         if self.learned is not None:
@@ -95,7 +97,6 @@ class TemporalRecipe(Recipe):
     saves: whether checkpoints are written, for which rank 0 collects what the others hold.
     """
 
-    measures = MEASURES
     model: Forward
 
     def __init__(
@@ -113,6 +114,8 @@ class TemporalRecipe(Recipe):
     ) -> None:
         self.ranks, self.saves = ranks or Alone(), saves
         self.stream, self.splits, self.options, self.trace = stream, splits, options, trace
+        self.head = make_head(stream, options, splits.train)
+        self.measures = self.head.measures
         self.device = torch.device(options.device)
         self.model = model.to(self.device)
         cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
@@ -135,9 +138,9 @@ class TemporalRecipe(Recipe):
         )
         self.memories = self.copies.memories
         self.edge_x = None if stream.edge_x is None else stream.edge_x.float().to(self.device)
-        first = self.ranks.rank == 0
         self.evaluates = evaluates
-        self.evaluator = Evaluator(stream, splits, options, self._hops()) if evaluates and first else None
+        first = self.ranks.rank == 0
+        self.evaluator = Evaluator(stream, splits, options, self._hops(), self.head) if evaluates and first else None
         self._held: dict[int, tuple[list[EventBatch], list[Tensor] | None]] = {}
         self._rows_held: dict[int, list[Tensor]] = {}
         self._collected: tuple[list[Tensor], dict[tuple[int, int], Tensor]] | None = None
@@ -166,7 +169,8 @@ class TemporalRecipe(Recipe):
         j, k = self.schedule.j, self.schedule.k
         epoch = (sweep * k + turn.copy) * j
         since = self._since(sweep, turn)
-        return [self.make.make(turn.batch, epoch + n, since=since, memory=self.has_memory) for n in range(j)]
+        memory, draws = self.has_memory, self.head.draws
+        return [self.make.make(turn.batch, epoch + n, since=since, memory=memory, negatives=draws) for n in range(j)]
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers
@@ -223,7 +227,7 @@ class TemporalRecipe(Recipe):
             z = model.embed(memory, events, self.edge_x)
             if memory is not None and turn.writes and late:
                 self._write(batch.sweep, turn, events, model.letters(memory, events, z))
-            loss = event_losses(model.scores(z, events.size), self.options.loss).mean()
+            loss = self.head.loss(model, z, events)
         return Step(loss, events.size, nodes=(len(events.age), len(events.nodes)), edges=(len(events.dt),))
 
     def _write(self, sweep: int, turn: Turn, events: EventBatch, rows: Tensor) -> None:
