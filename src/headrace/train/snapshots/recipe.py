@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,15 +19,18 @@ from headrace.snapshots.classes import TwoWorkers
 from headrace.snapshots.costs import Costs
 from headrace.snapshots.operators import Group, KeptSums, Operators, check_cell
 from headrace.train.fit import Setup
-from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
-from headrace.train.snapshots.baselines import baselines, errors, linear_weights
-from headrace.train.snapshots.model import SnapshotModel, make_cell
+from headrace.train.snapshots.heads.classes import Classes
+from headrace.train.snapshots.heads.head import Draw, Head
+from headrace.train.snapshots.heads.links import Links
+from headrace.train.snapshots.heads.values import Values
+from headrace.train.snapshots.model import make_cell
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.clock import Clock
 
-_AT_A_TIME = 64  # groups that a validation runs together
+_HEADS: dict[str, Callable[[Windows, SnapshotOptions], Head]] = {"values": Values, "classes": Classes, "links": Links}
+_FIRST = Draw()
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Piece:
 
     index: int
     groups: tuple[Group, ...]
+    epoch: int = 0
 
 
 class _Queue(Iterator[Piece]):
@@ -53,16 +57,14 @@ class _Queue(Iterator[Piece]):
 class SnapshotRecipe(Recipe):
     """A step is a set of groups, its loss the mean of theirs: the same under every strategy and for any number of ranks."""
 
-    measures = (Measure("mse", better="lower"), Measure("rmse", better="lower"), Measure("mae", better="lower"))
-
     def __init__(self, windows: Windows, setup: Setup) -> None:
         options: SnapshotOptions = setup.options
         self.windows, self.options, self.ranks, self.exchange = windows, options, setup.ranks, setup.exchange
         cell = make_cell(options, windows.snapshots.num_features)
         check_cell(cell)
-        self.model: SnapshotModel = SnapshotModel(cell, window=options.window, horizon=options.horizon, skip=options.skip)
-        if options.skip:
-            self.model.begin_linear(linear_weights(windows))
+        self.head: Head = _HEADS[windows.predict](windows, options)
+        self.measures = self.head.measures
+        self.model = self.head.make_model(cell)
         self.kept = KeptSums(options.keep * 2**20) if options.hoist and options.keep else None
         self.operators = Operators(cell, windows.snapshots, hoist=options.hoist, kept=self.kept)
         self.costs = Costs(self.ranks.size, first=self._first_costs())
@@ -80,10 +82,14 @@ class SnapshotRecipe(Recipe):
         self._traffic = 0
         for line in self.operators.explain():
             setup.watcher.note(line)
+        if self.kept is not None:
+            self.operators.fixed([windows.groups["train"][0].first])
+            if self.kept.refused:
+                setup.watcher.note(self.kept.reason)
 
     def _first_costs(self) -> tuple[float, float, float]:
         """Multiply-adds of an edge and of a node, before any second was measured."""
-        snapshots, cell = self.windows.snapshots, self.model.cell
+        snapshots, cell = self.windows.snapshots, self.operators.cell
         graph = snapshots.own_graph(0)
         whole = step_cost(graph, cell.in_channels, cell.out_channels, "aggregate", "all")
         product = 3 * graph.num_nodes * cell.in_channels * cell.out_channels
@@ -99,7 +105,7 @@ class SnapshotRecipe(Recipe):
         for begin in range(0, len(order), options.groups):
             step = [groups[i] for i in sorted(order[begin : begin + options.groups])]
             parts = [step[i : i + options.stack] for i in range(0, len(step), options.stack)]
-            pieces += [Piece(len(pieces) + number, tuple(part)) for number, part in enumerate(parts)]
+            pieces += [Piece(len(pieces) + number, tuple(part), epoch) for number, part in enumerate(parts)]
         return pieces
 
     def num_batches(self, epoch: int) -> int:
@@ -154,20 +160,13 @@ class SnapshotRecipe(Recipe):
         self._sums["busy"] += sum(came.loads)
         self._sums["steps"] += 1
 
-    def loss_of(self, groups: Sequence[Group]) -> Tensor:
-        """The mean over groups of each one's mean squared error, in scaled units."""
-        forecast = self._forecast(groups)
-        values, counts = self.windows.targets(list(groups))
-        each = ((forecast - values).square() * counts).sum((1, 2)) / counts.sum((1, 2)).clamp_min(1.0)
-        return each.mean()
-
-    def _forecast(self, groups: Sequence[Group]) -> Tensor:
-        made: Tensor = self.model(self.operators.rows(groups), self.windows.history(list(groups)))
-        return made
+    def loss_of(self, groups: Sequence[Group], draw: Draw = _FIRST) -> Tensor:
+        """The mean over groups of each one's loss."""
+        return self.head.losses(self.model, self.operators.rows(groups), groups, draw).mean()
 
     def loss(self, batch: Piece, clock: Clock) -> Step:
         with clock("forward", batch.index):
-            loss = self.loss_of(batch.groups)
+            loss = self.loss_of(batch.groups, Draw(batch.epoch, batch.index))
         return Step(loss, len(batch.groups))
 
     def gradients(self, batch: Piece, clock: Clock) -> Step:
@@ -189,7 +188,7 @@ class SnapshotRecipe(Recipe):
 
     def _differentiated(self, piece: Piece) -> tuple[Tensor, list[Tensor | None], float]:
         begin = perf_counter()
-        loss = self.loss_of(piece.groups)
+        loss = self.loss_of(piece.groups, Draw(piece.epoch, piece.index))
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         return loss.detach(), list(gradients), perf_counter() - begin
 
@@ -204,19 +203,19 @@ class SnapshotRecipe(Recipe):
         if not self.windows.groups["test"]:
             return {}
         scores = self._score("test", progress)
-        return {"test": None if scores is None else {**scores, "baselines": baselines(self.windows)}}
+        if scores is None:
+            return {"test": None}
+        with torch.no_grad():
+            drawn = self.head.forecast(self.model, "test", self.operators.rows)
+        return {"test": {**scores, "baselines": self.head.baselines(), **({} if drawn is None else {"forecast": drawn})}}
 
-    def _score(self, split: str, progress: Progress) -> dict[str, float] | None:
+    def _score(self, split: str, progress: Progress) -> dict[str, Any] | None:
         """On rank 0, which tells the others."""
         if self.ranks.rank:
             return None
-        groups, parts = self.windows.groups[split], []
         self.model.eval()
         with torch.no_grad():
-            for begin in range(0, len(groups), _AT_A_TIME):
-                parts.append(self._forecast(groups[begin : begin + _AT_A_TIME]))
-                progress(min(begin + _AT_A_TIME, len(groups)), len(groups))
-        return errors(torch.cat(parts), *self.windows.targets(groups), self.windows.deviation)
+            return self.head.figures(self.model, split, self.operators.rows, progress)
 
     def facts(self) -> dict[str, Any]:
         sums, size = self._sums, self.ranks.size
