@@ -38,8 +38,8 @@ class Classes:
         return losses
 
     def _scores(self, model: nn.Module, rows: Tensor, groups: list[Group]) -> Tensor:  # -> [groups, nodes, horizon, classes]
-        scores: Tensor = model(rows, self.windows.history(groups))
-        return scores.unflatten(2, (self.options.horizon, self.windows.classes))
+        made: Tensor = model(rows, self.windows.history(groups))
+        return made.view(*made.shape[:2], self.options.horizon, self.windows.classes)
 
     def figures(self, model: nn.Module, split: str, rows_of: RowsOf, progress: Progress) -> dict[str, Any]:
         groups, parts = self.windows.groups[split], []
