@@ -3,9 +3,9 @@
 PATH is a checkout of benedekrozemberczki/pytorch_geometric_temporal, or a git directory of it. Only its cell files are read, which
 run on torch-geometric alone: the package as a whole wants torch-sparse and torch-scatter.
 
-Each cell runs over three snapshots, of which one is empty; loops and repeated edges come up. Printed are the largest differences of
-the rows after the last snapshot and of the gradients of every weight, relative to the larger of 1 and the value. What is not compared
-as it stands is said in `note`. WD-GCN is not in PyG Temporal: tests/nn/cells has its equations in plain torch.
+Each cell runs over three snapshots, of which one is empty; loops and repeated edges come up. Printed are the largest differences
+of the rows after the last snapshot and of the gradients of every weight, relative to the larger of 1 and the value. What is not
+compared as it stands is said in `note`. WD-GCN is not in PyG Temporal: tests/nn/cells has its equations in plain torch.
 """
 
 from __future__ import annotations

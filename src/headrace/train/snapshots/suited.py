@@ -9,11 +9,11 @@ from headrace.train.snapshots.options import SnapshotOptions
 
 # Window and horizon of a dataset's usual protocol; of los_loop also that windows lie within their part (Zhao et al., 2019).
 _KNOWN: dict[str, dict[str, Any]] = {
-    "los_loop": {"window": 12, "horizon": 3, "history": "part"},
-    "chickenpox_hungary": {"window": 4},
-    "england_covid": {"window": 8},
-    "twitter_tennis_rg17": {"window": 4},
-    "bitcoin_otc": {"window": 4, "every": 1.2e6},
+    "los_loop": {"window": 12, "horizon": 3, "history": "part", "epochs": 15},
+    "chickenpox_hungary": {"window": 4, "epochs": 20},
+    "england_covid": {"window": 8, "epochs": 40},
+    "twitter_tennis_rg17": {"window": 4, "epochs": 20},
+    "bitcoin_otc": {"window": 4, "every": 1.2e6, "epochs": 10},
 }
 
 
