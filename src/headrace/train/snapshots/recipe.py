@@ -20,8 +20,9 @@ from headrace.snapshots.costs import Costs
 from headrace.snapshots.operators import Group, KeptSums, Operators, check_cell
 from headrace.train.fit import Setup
 from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.snapshots.by_step import BySteps
 from headrace.train.snapshots.heads.classes import Classes
-from headrace.train.snapshots.heads.head import Draw, Head
+from headrace.train.snapshots.heads.head import Head
 from headrace.train.snapshots.heads.links import Links
 from headrace.train.snapshots.heads.values import Values
 from headrace.train.snapshots.model import make_cell
@@ -30,7 +31,6 @@ from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.clock import Clock
 
 _HEADS: dict[str, Callable[[Windows, SnapshotOptions], Head]] = {"values": Values, "classes": Classes, "links": Links}
-_FIRST = Draw()
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class Piece:
 
     index: int
     groups: tuple[Group, ...]
-    epoch: int = 0
 
 
 class _Queue(Iterator[Piece]):
@@ -78,7 +77,8 @@ class SnapshotRecipe(Recipe):
         self._seconds = torch.zeros(options.batches_per_step, dtype=torch.float64)  # of the last step, those of this rank
         self._last_deal: tuple[list[Piece], tuple[int, ...]] | None = None
         self._sums = {"makespan": 0.0, "bound": 0.0, "busy": 0.0, "steps": 0}
-        self._balance: dict[str, float] = {}
+        self._balance: dict[str, Any] = {}
+        self._by_step = BySteps()
         self._traffic = 0
         for line in self.operators.explain():
             setup.watcher.note(line)
@@ -105,7 +105,7 @@ class SnapshotRecipe(Recipe):
         for begin in range(0, len(order), options.groups):
             step = [groups[i] for i in sorted(order[begin : begin + options.groups])]
             parts = [step[i : i + options.stack] for i in range(0, len(step), options.stack)]
-            pieces += [Piece(len(pieces) + number, tuple(part), epoch) for number, part in enumerate(parts)]
+            pieces += [Piece(len(pieces) + number, tuple(part)) for number, part in enumerate(parts)]
         return pieces
 
     def num_batches(self, epoch: int) -> int:
@@ -113,7 +113,7 @@ class SnapshotRecipe(Recipe):
         return whole * self.options.batches_per_step + -(-rest // self.options.stack)
 
     def batches(self, epoch: int, first: int) -> Iterator[Piece]:
-        self._pieces = self._order(epoch)
+        self._pieces, self.head.epoch = self._order(epoch), epoch
         self._mine.clear()
         if self.ranks.size == 1:
             self._mine.extend(self._pieces[first:])
@@ -155,18 +155,23 @@ class SnapshotRecipe(Recipe):
             own = [number for number, other in enumerate(owner) if other == rank]
             self.costs.measure(rank, [self._size(pieces[number]) for number in own], [measured[number] for number in own])
         came = dealt(measured, owner, self.ranks.size)
+        self._by_step.add(came)
         self._sums["makespan"] += came.makespan
         self._sums["bound"] += came.bound
         self._sums["busy"] += sum(came.loads)
         self._sums["steps"] += 1
 
-    def loss_of(self, groups: Sequence[Group], draw: Draw = _FIRST) -> Tensor:
-        """The mean over groups of each one's loss."""
-        return self.head.losses(self.model, self.operators.rows(groups), groups, draw).mean()
+    def loss_of(self, groups: Sequence[Group], rows: Tensor | None = None, nodes: Tensor | None = None) -> Tensor:
+        """The mean over groups of each one's loss.
+
+        rows: of the groups' nodes, if they are known; nodes: which they are of, where not all: the loss is a sum over such parts.
+        """
+        rows = self.operators.rows(groups) if rows is None else rows
+        return self.head.losses(self.model, rows, groups, nodes).mean()
 
     def loss(self, batch: Piece, clock: Clock) -> Step:
         with clock("forward", batch.index):
-            loss = self.loss_of(batch.groups, Draw(batch.epoch, batch.index))
+            loss = self.loss_of(batch.groups)
         return Step(loss, len(batch.groups))
 
     def gradients(self, batch: Piece, clock: Clock) -> Step:
@@ -188,7 +193,7 @@ class SnapshotRecipe(Recipe):
 
     def _differentiated(self, piece: Piece) -> tuple[Tensor, list[Tensor | None], float]:
         begin = perf_counter()
-        loss = self.loss_of(piece.groups, Draw(piece.epoch, piece.index))
+        loss = self.loss_of(piece.groups)
         gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         return loss.detach(), list(gradients), perf_counter() - begin
 
@@ -233,7 +238,7 @@ class SnapshotRecipe(Recipe):
                 "bytes": sent / sums["steps"],
             }
         self._sums = dict.fromkeys(sums, 0)
-        return {"balance": self._balance}
+        return {"balance": {**self._balance, "steps": self._by_step.taken()}}
 
     def finish(self, run: Any) -> dict[str, Any]:
         notes = {} if self.kept is None else {"kept": self.kept.reason}

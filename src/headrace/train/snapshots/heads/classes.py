@@ -13,7 +13,7 @@ from headrace.nn import Cell
 from headrace.snapshots import Group
 from headrace.train.measure import Measure
 from headrace.train.recipe import Progress
-from headrace.train.snapshots.heads.head import AT_A_TIME, Draw, RowsOf
+from headrace.train.snapshots.heads.head import AT_A_TIME, RowsOf
 from headrace.train.snapshots.model import SnapshotModel
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
@@ -25,27 +25,30 @@ class Classes:
     measures = (Measure("accuracy", format=".2%"),)
 
     def __init__(self, windows: Windows, options: SnapshotOptions) -> None:
-        self.windows, self.options = windows, options
+        self.windows, self.options, self.epoch = windows, options, 0
 
     def make_model(self, cell: Cell) -> nn.Module:
         options, classes = self.options, self.windows.classes
         return SnapshotModel(cell, window=options.window * classes, horizon=options.horizon * classes, skip=options.skip)
 
-    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], draw: Draw) -> Tensor:
-        values, counts = self.windows.targets(list(groups))
-        each = F.cross_entropy(self._scores(model, rows, list(groups)).movedim(-1, 1), values, reduction="none")
-        losses: Tensor = (each * counts).sum((1, 2)) / counts.sum((1, 2)).clamp_min(1.0)
+    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], nodes: Tensor | None = None) -> Tensor:
+        history, (values, counts) = self.windows.history(list(groups)), self.windows.targets(list(groups))
+        total = counts.sum((1, 2)).clamp_min(1.0)
+        if nodes is not None:
+            history, values, counts = (part.index_select(1, nodes) for part in (history, values, counts))
+        each = F.cross_entropy(self._scores(model, rows, history).movedim(-1, 1), values, reduction="none")
+        losses: Tensor = (each * counts).sum((1, 2)) / total
         return losses
 
-    def _scores(self, model: nn.Module, rows: Tensor, groups: list[Group]) -> Tensor:  # -> [groups, nodes, horizon, classes]
-        made: Tensor = model(rows, self.windows.history(groups))
+    def _scores(self, model: nn.Module, rows: Tensor, history: Tensor) -> Tensor:  # -> [groups, nodes, horizon, classes]
+        made: Tensor = model(rows, history)
         return made.view(*made.shape[:2], self.options.horizon, self.windows.classes)
 
     def figures(self, model: nn.Module, split: str, rows_of: RowsOf, progress: Progress) -> dict[str, Any]:
         groups, parts = self.windows.groups[split], []
         for begin in range(0, len(groups), AT_A_TIME):
             part = groups[begin : begin + AT_A_TIME]
-            parts.append(self._scores(model, rows_of(part), part).argmax(3))
+            parts.append(self._scores(model, rows_of(part), self.windows.history(part)).argmax(3))
             progress(min(begin + AT_A_TIME, len(groups)), len(groups))
         return self._measured(torch.cat(parts), groups)
 

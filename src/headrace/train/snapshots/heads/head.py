@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -16,15 +16,13 @@ RowsOf = Callable[[Sequence[Group]], Tensor]  # -> [groups, num_nodes, out]
 AT_A_TIME = 64  # groups that a validation runs together
 
 
-class Draw(NamedTuple):
-    """What random numbers of a batch depend on, beside the seed."""
-
-    epoch: int = 0
-    batch: int = 0
-
-
 class Head(Protocol):
-    """A task of snapshot training. Its weights are in the model that it makes, beside those of the cell."""
+    """A task of snapshot training. Its weights are in the model that it makes, beside those of the cell.
+
+    What it draws is a function of (seed, epoch, group): the same whoever has the group, and whatever it is stacked with.
+    """
+
+    epoch: int  # set by the recipe
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -35,8 +33,11 @@ class Head(Protocol):
         """The cell, as `cell`, and what maps its rows."""
         ...
 
-    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], draw: Draw) -> Tensor:
-        """The loss of each group, from the rows after its last snapshot.  # [groups, num_nodes, out] -> [groups]"""
+    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], nodes: Tensor | None = None) -> Tensor:
+        """The loss of each group, from the rows after its last snapshot; or what some of the nodes add to it.
+
+        [groups, num_nodes, out] -> [groups]; with `nodes`, [groups, n, out].
+        """
         ...
 
     def figures(self, model: nn.Module, split: str, rows_of: RowsOf, progress: Progress) -> dict[str, Any]:

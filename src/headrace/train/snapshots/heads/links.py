@@ -19,7 +19,7 @@ from headrace.train.measure import Measure
 from headrace.train.recipe import Progress
 from headrace.train.snapshots.heads.activity import Activity
 from headrace.train.snapshots.heads.counted import Counted, fitted
-from headrace.train.snapshots.heads.head import Draw, RowsOf
+from headrace.train.snapshots.heads.head import RowsOf
 from headrace.train.snapshots.heads.pairs import Pairs
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
@@ -60,7 +60,7 @@ class Links:
     measures = (Measure("mrr"),)
 
     def __init__(self, windows: Windows, options: SnapshotOptions) -> None:
-        self.windows, self.options = windows, options
+        self.windows, self.options, self.epoch = windows, options, 0
         self.nodes = windows.snapshots.num_nodes
         self.activity, self.pairs = Activity(windows.snapshots), Pairs(windows.snapshots)
         self.edges = cache(self._edges)
@@ -75,27 +75,28 @@ class Links:
         src, dst = self.windows.snapshots.graph(group.first + group.window).edge_index().long()
         return src, dst
 
-    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], draw: Draw) -> Tensor:
-        amount, drawn = self.options.negatives, None
-        if amount and amount < self.nodes:
-            drawn = self._drawn(draw, amount * len(groups)).view(len(groups), amount)
-        parts = [None] * len(groups) if drawn is None else list(drawn)
-        return torch.stack([self._loss(model, *of_group) for of_group in zip(rows, groups, parts, strict=True)])
+    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], nodes: Tensor | None = None) -> Tensor:
+        if nodes is not None:
+            raise ValueError("a link is scored by the rows of both its ends: choose a strategy that deals whole groups")
+        return torch.stack([self._loss(model, own, group) for own, group in zip(rows, groups, strict=True)])
 
-    def _drawn(self, draw: Draw, count: int) -> Tensor:
-        """Nodes, by (seed, epoch, batch) alone.  # -> [count]"""
-        key = _native.stream_key(self.options.seed, draw.epoch, draw.batch, _native.Purpose.negative)
-        words = torch.from_numpy(_native.random_words(key, 0, _native.Purpose.negative, count, 1).view("int64"))
+    def candidates(self, group: Group) -> Tensor:  # -> [n]
+        """What the true targets of a group are compared with: nodes drawn by (seed, epoch, group) alone, or all."""
+        amount = self.options.negatives
+        if not 0 < amount < self.nodes:
+            return torch.arange(self.nodes)
+        key = _native.stream_key(self.options.seed, self.epoch, group.first, _native.Purpose.negative)
+        words = torch.from_numpy(_native.random_words(key, 0, _native.Purpose.negative, amount, 1).view("int64"))
         return (words >> 1 & (2**62 - 1)) % self.nodes
 
-    def _loss(self, model: nn.Module, rows: Tensor, group: Group, drawn: Tensor | None) -> Tensor:
+    def _loss(self, model: nn.Module, rows: Tensor, group: Group) -> Tensor:
         src, dst = self.edges(group)
         if not len(src):
             return rows.sum() * 0.0
-        among = torch.arange(self.nodes) if drawn is None else drawn
+        among = self.candidates(group)
         scores, true = self._scores(model, rows, group, src, dst, among)
-        # Scores of nodes that are drawn stand for those of all but the true one.
-        scores = scores + (0.0 if drawn is None else math.log((self.nodes - 1) / len(drawn)))
+        if len(among) < self.nodes:  # each that is drawn stands for some of all but the true one
+            scores = scores + math.log((self.nodes - 1) / len(among))
         scores = scores.masked_fill(among == dst[:, None], -torch.inf)
         return (torch.cat([true[:, None], scores], dim=1).logsumexp(1) - true).mean()
 

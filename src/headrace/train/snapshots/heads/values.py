@@ -13,7 +13,7 @@ from headrace.snapshots import Group
 from headrace.train.measure import Measure
 from headrace.train.recipe import Progress
 from headrace.train.snapshots.baselines import baselines, errors, linear_weights
-from headrace.train.snapshots.heads.head import AT_A_TIME, Draw, RowsOf
+from headrace.train.snapshots.heads.head import AT_A_TIME, RowsOf
 from headrace.train.snapshots.model import SnapshotModel
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
@@ -27,7 +27,7 @@ class Values:
     measures = (Measure("mse", better="lower"), Measure("rmse", better="lower"), Measure("mae", better="lower"))
 
     def __init__(self, windows: Windows, options: SnapshotOptions) -> None:
-        self.windows, self.options = windows, options
+        self.windows, self.options, self.epoch = windows, options, 0
 
     def make_model(self, cell: Cell) -> nn.Module:
         options = self.options
@@ -36,10 +36,12 @@ class Values:
             model.begin_linear(linear_weights(self.windows))
         return model
 
-    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], draw: Draw) -> Tensor:
-        forecast = model(rows, self.windows.history(list(groups)))
-        values, counts = self.windows.targets(list(groups))
-        losses: Tensor = ((forecast - values).square() * counts).sum((1, 2)) / counts.sum((1, 2)).clamp_min(1.0)
+    def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], nodes: Tensor | None = None) -> Tensor:
+        history, (values, counts) = self.windows.history(list(groups)), self.windows.targets(list(groups))
+        total = counts.sum((1, 2)).clamp_min(1.0)
+        if nodes is not None:
+            history, values, counts = (part.index_select(1, nodes) for part in (history, values, counts))
+        losses: Tensor = ((model(rows, history) - values).square() * counts).sum((1, 2)) / total
         return losses
 
     def figures(self, model: nn.Module, split: str, rows_of: RowsOf, progress: Progress) -> dict[str, Any]:
