@@ -24,8 +24,8 @@ from headrace.train import Watcher
 
 ARMS: dict[str, tuple[str, ...]] = {
     "chickenpox_hungary": ("tgcn", "gconvgru", "gclstm", "evolvegcno"),
-    "england_covid": ("tgcn", "gconvgru", "evolvegcno"),
-    "twitter_tennis_rg17": ("tgcn", "gconvgru", "evolvegcno"),
+    "england_covid": ("tgcn", "evolvegcno"),
+    "twitter_tennis_rg17": ("tgcn", "evolvegcno"),
     "bitcoin_otc": ("evolvegcno", "evolvegcno alone", "tgcn"),
     "los_loop": ("tgcn",),
 }

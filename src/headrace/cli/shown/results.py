@@ -91,7 +91,7 @@ def _baselines(header: dict[str, Any], ends: Lines) -> Table | None:
         table.add_column(measure.name, justify="right")
     rows = {"this run": tests, **{name: [test["baselines"][name] for test in tests] for name in tests[0]["baselines"]}}
     for name, own in rows.items():
-        table.add_row(name, *(measure.shown(fmean(one[measure.name] for one in own)) for measure in measures))
+        table.add_row(escape(name), *(measure.shown(fmean(one[measure.name] for one in own)) for measure in measures))
     return table
 
 

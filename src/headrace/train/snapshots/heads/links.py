@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -93,10 +92,12 @@ class Links:
         src, dst = self.edges(group)
         if not len(src):
             return rows.sum() * 0.0
-        among = self.candidates(group)
+        drawn = self.candidates(group)
+        among, times = drawn.unique(return_counts=True)
         scores, true = self._scores(model, rows, group, src, dst, among)
-        if len(among) < self.nodes:  # each that is drawn stands for some of all but the true one
-            scores = scores + math.log((self.nodes - 1) / len(among))
+        # Each that is drawn stands for some of all but the true one.
+        share = (self.nodes - 1) / len(drawn) if len(drawn) < self.nodes else 1.0
+        scores = scores + (times * share).log()
         scores = scores.masked_fill(among == dst[:, None], -torch.inf)
         return (torch.cat([true[:, None], scores], dim=1).logsumexp(1) - true).mean()
 
