@@ -53,7 +53,10 @@ def test_an_empty_file_changes_nothing(tmp_path):
     [
         ("fanot = [5]", r"options\.toml sets 'fanot', which is no option: did you mean 'fanout'\?"),
         ("weight-decai = 1.0", r"sets 'weight-decai', which is no option: did you mean 'weight_decay'\?"),
-        ("zzzzzz = 1", "sets 'zzzzzz', which is no option: it may be one of accumulate, batch_size, budget, capture, checkpoint_seconds"),
+        (
+            "zzzzzz = 1",
+            "sets 'zzzzzz', which is no option: it may be one of accumulate, batch_size, budget, capture, checkpoint_seconds",
+        ),
         ("[train]\nlr = 1.0", "sets 'train', which is no option"),
         ('epochs = "3"', r"options\.toml: epochs must be int, not '3'"),
         ("epochs = 3.5", "epochs must be int, not 3.5"),

@@ -91,6 +91,17 @@ def test_nodes_that_are_away_have_no_rows():
     assert hr.Snapshots([([0], [1])], 3).never_present().tolist() == [2]
 
 
+def test_lists_of_numpy_arrays_are_taken():
+    """What datasets of PyG Temporal keep: float64, an array for each time."""
+    x, y = [np.arange(6.0).reshape(3, 2) + t for t in range(4)], [np.arange(3.0) + t for t in range(4)]
+    snapshots = hr.Snapshots([(np.array([0, 1]), np.array([1, 2]), np.ones(2))] * 4, 3, x=x, y=y, mask=[np.ones(3, bool)] * 4)
+    assert (snapshots.x[1].dtype, snapshots.y.dtype, snapshots.mask.dtype) == (torch.float32, torch.float32, torch.bool)
+    assert snapshots[2].x.tolist() == (x[2]).tolist()
+    assert snapshots[3].y.tolist() == [3, 4, 5]
+    apart = hr.Snapshots([([0], [2])] * 2, 3, x=[x[0][:2], x[0]], nodes=[np.array([0, 2]), [0, 1, 2]])
+    assert apart[0].x.tolist() == [[0, 1], [0, 0], [2, 3]]
+
+
 def test_what_is_wrong_is_named():
     with pytest.raises(ValueError, match="snapshot 1 names nodes from 0 to 9"):
         hr.Snapshots([([0], [1]), ([0, 9], [1, 1])], 3)

@@ -35,7 +35,7 @@ class Snapshots:
     one that resembles its predecessor as a difference (`summary` says what that takes). Rows of a graph are sorted by source.
 
     graphs: the topology of each snapshot: a list of edges (src, dst), or (src, dst, weight).
-    x, y: features [T, num_nodes, features] and targets [T, num_nodes], where there are any.
+    x, y: features [T, num_nodes, features] and targets [T, num_nodes], where there are any; arrays or lists of them.
     mask: which targets count  # [T, num_nodes] bool
     nodes: the nodes of each snapshot, sorted, where not all are there. x is then a list of the rows of these nodes.
 
@@ -50,10 +50,10 @@ class Snapshots:
         graphs: Sequence[Sequence[Any]],
         num_nodes: int,
         *,
-        x: Tensor | Sequence[Tensor] | None = None,
-        y: Tensor | None = None,
-        mask: Tensor | None = None,
-        nodes: Sequence[Tensor] | None = None,
+        x: Any | None = None,
+        y: Any | None = None,
+        mask: Any | None = None,
+        nodes: Sequence[Any] | None = None,
         info: dict[str, Any] | None = None,
     ) -> None:
         self.num_nodes, self.info = num_nodes, dict(info or {})
@@ -68,12 +68,13 @@ class Snapshots:
         self._graphs: dict[tuple[int, bool], Graph] = {}
         self.nodes = None if nodes is None else self._checked_nodes(nodes)
         self.x = None if x is None else self._checked_rows(x)
-        self.y, self.mask = (None if part is None else as_tensor(part, name) for part, name in ((y, "y"), (mask, "mask")))
+        self.y, self.mask = (None if part is None else _rows(part, name) for part, name in ((y, "y"), (mask, "mask")))
         for part, name in ((self.y, "y"), (self.mask, "mask")):
             if part is not None and part.shape != (len(self), num_nodes):
                 raise ValueError(f"{name} must be {[len(self), num_nodes]}, snapshots by nodes, and is {list(part.shape)}")
 
-    def _checked_nodes(self, nodes: Sequence[Tensor]) -> list[Tensor]:
+    def _checked_nodes(self, given: Sequence[Any]) -> list[Tensor]:
+        nodes = [as_tensor(ids, "nodes").long() for ids in given]
         if len(nodes) != len(self):
             raise ValueError(f"nodes tells of {len(nodes)} snapshots, and there are {len(self)}")
         for at, ids in enumerate(nodes):
@@ -84,10 +85,11 @@ class Snapshots:
             if bool((away & self.present(at)).any()):
                 node = int((away & self.present(at)).nonzero()[0])
                 raise ValueError(f"snapshot {at} has an edge at node {node}, which is not among its nodes")
-        return list(nodes)
+        return nodes
 
-    def _checked_rows(self, x: Tensor | Sequence[Tensor]) -> list[Tensor]:
-        rows = [part.unsqueeze(1) if part.dim() == 1 else part for part in x]
+    def _checked_rows(self, x: Any) -> list[Tensor]:
+        parts = [_rows(part, "x") for part in x]
+        rows = [part.unsqueeze(1) if part.dim() == 1 else part for part in parts]
         if len(rows) != len(self):
             raise ValueError(f"x has rows of {len(rows)} snapshots, and there are {len(self)}")
         for at, part in enumerate(rows):
@@ -276,6 +278,12 @@ class Snapshots:
     def __repr__(self) -> str:
         edges = self.num_edges
         return f"Snapshots({len(self)} of {self.num_nodes} nodes, {min(edges, default=0)} to {max(edges, default=0)} edges)"
+
+
+def _rows(values: Any, name: str) -> Tensor:
+    """Numbers as a model computes with them: float64, which numpy makes of them, becomes float32."""
+    rows = as_tensor(np.stack([np.asarray(part) for part in values]) if isinstance(values, list) else values, name)
+    return rows.float() if rows.dtype == torch.float64 else rows
 
 
 def _graphs_of(arrays: dict[str, Any], steps: int) -> list[tuple[Any, ...]]:

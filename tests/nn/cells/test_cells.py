@@ -22,7 +22,11 @@ def graphs(weighted=True):
 
 
 def loaded(layer, ours):
-    layer.load_state_dict(ours.state_dict())
+    """The layer with our weights: the same parameters, so that gradients can be compared."""
+    for name, weight in ours.named_parameters():
+        owner, _, own = name.rpartition(".")
+        assert getattr(layer.get_submodule(owner), own).shape == weight.shape
+        setattr(layer.get_submodule(owner), own, weight)
     return layer
 
 
@@ -41,10 +45,14 @@ def compare(cell, reference, width=3, weighted=True):
         state = cell(x, graph, state)
     expected = reference(xs, graphs(weighted))
     torch.testing.assert_close(cell.rows(state), expected, rtol=1e-5, atol=1e-5)
-    weights = dict(cell.named_parameters())
-    direction = torch.randn_like(expected)
-    got = torch.autograd.grad((cell.rows(state) * direction).sum(), weights.values(), allow_unused=True)
-    return weights, got, direction, xs
+    weights, direction = dict(cell.named_parameters()), torch.randn_like(expected)
+    got, wanted = (
+        torch.autograd.grad((rows * direction).sum(), weights.values(), allow_unused=True, materialize_grads=True)
+        for rows in (cell.rows(state), expected)
+    )
+    for name, a, b in zip(weights, got, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"gradient of {name}: {text}")
+    assert sum(bool(gradient.any()) for gradient in wanted) > len(weights) / 2  # the check of gradients is not an empty one
 
 
 def tgcn_step(cell, convs, x, graph, hidden):
@@ -187,8 +195,8 @@ def test_mpnn_lstm_has_its_equations():
         one, two = loaded(pyg.GCNConv(3, 4), cell.conv_1), loaded(pyg.GCNConv(4, 4), cell.conv_2)
         first = second = (torch.zeros(13, 4), torch.zeros(13, 4))
         for x, graph in zip(xs, sequence, strict=True):
-            a = F.batch_norm(one(x, *edges_of(graph)).relu(), None, None, training=True)
-            b = F.batch_norm(two(a, *edges_of(graph)).relu(), None, None, training=True)
+            a = F.batch_norm(one(x, *edges_of(graph)).relu(), None, None, *cell.norm_1.parameters(), training=True)
+            b = F.batch_norm(two(a, *edges_of(graph)).relu(), None, None, *cell.norm_2.parameters(), training=True)
             first = cell.lstm_1(torch.cat([a, b], 1), first)
             second = cell.lstm_2(first[0], second)
         return torch.cat([first[0], second[0]], 1)
@@ -211,8 +219,8 @@ def test_evolve_gcn_carries_its_weights(kind):
             _, new = cell.recurrent_layer(read[None], weight[None].contiguous())
             weight = new[0]
             conv = pyg.GCNConv(3, 3, bias=False)
-            conv.lin.weight = torch.nn.Parameter(weight.detach().t())
-            out = conv(x, *edges_of(graph))
+            conv.lin.weight = torch.nn.Parameter(torch.eye(3))
+            out = conv(x, *edges_of(graph)) @ weight
         return out
 
     compare(cell, reference)

@@ -15,6 +15,7 @@ from training_runs import (
     write_own_run,
     write_repeats,
     write_run,
+    write_snapshot_run,
 )
 
 METRICS = (
@@ -176,6 +177,15 @@ def test_runs_of_links_show_ranks_and_what_the_disk_did(browser, tmp_path):
     assert "Not here: memory (its rows are in memory)" in browser.text("#disk")
     browser.click("#disk details summary")
     assert "54\t4 MB\t3.9 MB\t25.0 %\t125 ms" in browser.text("#disk")
+    assert browser.console() == []
+
+
+def test_runs_on_snapshots_show_forecast_baselines_and_balance(browser, tmp_path):
+    assert browser.open(report(tmp_path, write_snapshot_run(tmp_path / "a"), write_run(tmp_path / "b"))) == "true"
+    assert browser.count("#forecast path.line") == 2 + 2  # truth and forecast, and what the key draws of them
+    assert "3,451.7" in browser.text("#baselines")
+    assert "1.25" in browser.text("#balance")
+    assert "Not here: sage" in browser.text("#balance")
     assert browser.console() == []
 
 

@@ -6,7 +6,7 @@ import string
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from training_runs import HOSTILE, hostile_run, report, write_link_run, write_repeats, write_run
+from training_runs import HOSTILE, hostile_run, report, write_link_run, write_repeats, write_run, write_snapshot_run
 
 from headrace.train.report import write_report
 from headrace.train.report.page import page
@@ -64,6 +64,27 @@ def test_a_run_of_links_has_ranks_stages_and_what_the_disk_did(tmp_path):
     assert (load["in_flight"][0], load["disk_bytes_read"][0], load["disk_busy"][0]) == (16, 4_000_000, 0.25)
     assert run["dataset"]["relations"] == 237
     assert run["about"]["negatives_from"] == "any nodes"
+
+
+def test_a_run_on_snapshots_has_its_forecast_baselines_and_balance(tmp_path):
+    run = embedded(page([read_run(write_snapshot_run(tmp_path / "a"))]))["runs"][0]
+    own, zero, linear = run["baselines"]
+    assert own == {"name": "this run", "mse": 26.5, "mae": 3}
+    assert (zero["name"], linear["mse"]) == ("zero", 28.4)
+    assert run["summary"]["ranks"] == []  # baselines are no ranking
+    assert run["forecast"]["snapshots"] == [1613, 1614, 1615]
+    [line] = run["forecast"]["lines"]  # the other one is damaged
+    assert line == {"name": "mean of all nodes", "truth": [60, 61, 59.5], "forecast": [60.5, 60.5, 60]}
+    assert run["balance"]["means"] == {"makespan": 0.5, "bound": 0.4, "idle": 0.25, "bytes": 1000}
+    assert run["balance"]["steps"]["over_bound"] == [1, 1.1, 1.2, 1.3] * 3
+    other = embedded(page([read_run(write_run(tmp_path / "b", epochs=1))]))["runs"][0]
+    assert (other["forecast"], other["baselines"], other["balance"]) == (None, [], {})
+
+
+def test_the_steps_of_a_long_run_are_means_of_several(tmp_path):
+    run = read_run(write_snapshot_run(tmp_path / "a", epochs=300))
+    balance = embedded(page([run]))["runs"][0]["balance"]
+    assert (len(balance["steps"]["idle"]), balance["each"]) == (400, 3)
 
 
 def test_the_best_epoch_of_links_so_far_is_that_of_the_highest_mrr(tmp_path):

@@ -159,6 +159,33 @@ def write_own_run(path: Path, *, name="denoise", errors=(4.0, 2.0, 2.5), end="fi
     return path
 
 
+def write_snapshot_run(path: Path, *, name="tgcn", epochs=3, steps=4) -> Path:
+    """A run of `train snapshot`: forecasts with baselines beside them, and how two ranks were balanced."""
+    path.mkdir(parents=True)
+    about = {"format": 2, "task": "snapshot", "headrace": "0.1.0", "name": name, "started": "2026-11-15T12:00:00"}
+    about |= {"dataset": {"spec": "los_loop", "nodes": 207, "edges": 2833, "features": 1, "best_possible": {}}}
+    about |= {"options": {"model": "tgcn", "window": 12, "seed": 0}, "parameters": 6500}
+    about |= {"measures": [{"name": "mse", "better": "lower"}, {"name": "mae", "better": "lower"}]}
+    (path / "options.json").write_text(json.dumps(about), encoding="utf-8")
+    balance = {"makespan": 0.5, "bound": 0.4, "idle": 0.25, "bytes": 1000.0}
+    balance |= {"steps": {"over_bound": [1.0 + 0.1 * at for at in range(steps)], "idle": [0.05 * at for at in range(steps)]}}
+    lines: list[dict] = [
+        {"kind": "epoch", "epoch": epoch, "step": steps * (epoch + 1), "seconds": 2.0 * (epoch + 1), "epoch_seconds": 2.0}
+        | {"train_seconds": 1.5, "loss": 1 / (1 + epoch), "val_mse": 30.0 - epoch, "val_mae": 3.0, "lr": 0.01, "bytes": 0}
+        | {"time": {"forward": 1.0, "backward": 0.5}, "throughput": {"seeds": 8.0, "edges": 0.0, "bytes": 0.0}, "balance": balance}
+        | {"sampled": None, "stages": [], "memory": {"resident": 3e8, "peak": 4e8}}
+        for epoch in range(epochs)
+    ]
+    known = {"zero": {"mse": 3451.7, "mae": 57.1}, "linear": {"mse": 28.4, "mae": 3.1}}
+    drawn = {"name": "mean of all nodes", "truth": [60.0, 61.0, 59.5], "forecast": [60.5, 60.5, 60.0]}
+    forecast = {"split": "test", "snapshots": [1613, 1614, 1615], "lines": [drawn, {"name": "node 3", "truth": [1.0]}]}
+    test = {"mse": 26.5, "mae": 3.0, "baselines": known, "forecast": forecast}
+    scores = {"best_epoch": epochs - 1, "val_mse": 28.0, "val_mae": 3.0, "test_mse": 26.5, "test_mae": 3.0, "test": test}
+    lines.append({"kind": "end", "reason": "finished", "seconds": 7.0} | scores)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
 def write_trace(path: Path, batches: int = 60) -> None:
     """A trace as the pipeline writes it: two samplers and a gatherer ahead of the trainer."""
     trace = Trace()

@@ -118,7 +118,7 @@ def test_stopped_and_resumed_is_the_same_training(tmp_path):
     ("change", "says"),
     [
         ({"window": 30}, "take 31 snapshots, and there are 24"),
-        ({"window": 8}, "too few for window 8"),
+        ({"window": 8, "history": "part"}, "too few for window 8"),
         ({"val": 0.5, "test": 0.5}, "leave nothing to train on"),
         ({"accumulate": 7}, "set groups, not accumulate"),
         ({"overlap": True, "dropout": 0.5}, "leave out one"),

@@ -28,8 +28,9 @@ def show_result(place: Path, console: Console | None = None) -> None:
     header, result = runs[0].header, Run(place).result() or {}
     ends = [line for run in runs for line in run.metrics("end")]
     epochs = [line for run in runs for line in run.metrics("epoch")]
-    if rankings := _rankings(ends):
-        console.print(rankings)
+    for table in (_rankings(ends), _baselines(header, ends)):
+        if table is not None:
+            console.print(table)
     table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column()
@@ -103,6 +104,22 @@ def _rankings(ends: Lines) -> Table | None:
     for name in names:
         cells = [[test[name][column] for test in tests] for column in columns]
         table.add_row(name.replace("_", " "), *(f"{v[0]:,}" if isinstance(v[0], int) else f"{fmean(v):,.4f}" for v in cells))
+    return table
+
+
+def _baselines(header: dict[str, Any], ends: Lines) -> Table | None:
+    """What forecasts without a network score on the same test windows, beside the run; means where it has repeats."""
+    tests = [end["test"] for end in ends if isinstance(end.get("test"), dict) and end["test"].get("baselines")]
+    if not tests:
+        return None
+    table = Table()
+    table.add_column("test", style="bold", no_wrap=True)
+    measures = [Measure(**facts) for facts in header.get("measures", ())]
+    for measure in measures:
+        table.add_column(measure.name, justify="right")
+    rows = {"this run": tests, **{name: [test["baselines"][name] for test in tests] for name in tests[0]["baselines"]}}
+    for name, own in rows.items():
+        table.add_row(escape(name), *(measure.shown(fmean(one[measure.name] for one in own)) for measure in measures))
     return table
 
 

@@ -22,8 +22,10 @@ def snapshot(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run at --out from its last checkpoint")] = False,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end")] = False,
 ) -> None:
-    """Train a recurrent model to forecast numbers of nodes on a sequence of graphs.
+    """Train a recurrent model to forecast numbers or classes of nodes, or links, on a sequence of graphs.
 
-    Ends with the errors on the last snapshots, beside those of zero, of the last value and of a linear model on the same windows.
+    Ends with how good forecasts of the last snapshots are, beside those of baselines on the same windows. Options that are not
+    given are those that a known dataset is usually trained with.
     """
-    train_task("snapshot", options, chosen, dataset, out, options.model, resume=resume, json=json, train=train_snapshot)
+    name = options.model
+    train_task("snapshot", options, chosen, dataset, out, name, resume=resume, json=json, train=train_snapshot, suits=True)

@@ -34,10 +34,10 @@ DATASET = "a dataset directory, a known name (cora), or generate:products,scale=
 _CHECKPOINTS = [f"{place}{file}" for place in ("", "repeat-*/") for file in ("checkpoints/last.pt", "rows/extra.*.bin")]
 
 
-def _opened(dataset: str, task: str, ranks: Ranks, options: Any) -> Any:
-    """The dataset, or this rank's part of it; or its snapshots."""
-    if task == "snapshot":
-        return named_snapshots(dataset, every=options.every or None)
+def _opened(dataset: str, task: str, ranks: Ranks) -> Any:
+    """The dataset, or this rank's part of it; or snapshots that are generated."""
+    if task == "snapshot" and dataset.startswith("generate:snapshots"):
+        return named_snapshots(dataset)
     if task == "node" and is_partition(dataset):
         return Part.open(dataset, ranks.rank, verify="small")
     return named(dataset)
@@ -73,7 +73,7 @@ def train_task(
             if values is not None:
                 options = from_plain(kind, _for_ranks(values, ranks) | chosen)
             opened: list[Any] = []
-            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks, options)))
+            on_all(ranks, lambda: opened.append(_opened(dataset, task, ranks)))
             more = {}
             if planned is not None:
                 plan = planned(opened[0], chosen, place)

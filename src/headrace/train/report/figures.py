@@ -67,7 +67,8 @@ def ranks(run: LoggedRun) -> list[dict[str, Any]]:
     rows = []
     for name in sorted({name for test in tests for name in test if isinstance(test[name], dict)}):
         means = {figure: _mean(record(test.get(name)).get(figure) for test in tests) for figure in RANKING}
-        rows.append({"name": name.replace("_", " "), "edges": _mean(test.get("edges") for test in tests), **means})
+        if any(value is not None for value in means.values()):  # else it is no ranking
+            rows.append({"name": name.replace("_", " "), "edges": _mean(test.get("edges") for test in tests), **means})
     return rows
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import headrace
 from headrace._files import write_whole
-from headrace.train.report import curves, figures
+from headrace.train.report import curves, figures, forecasts
 from headrace.train.report.read import LoggedRun, number, read_runs
 from headrace.train.report.timeline import timeline
 
@@ -82,6 +82,9 @@ def _drawn(run: LoggedRun) -> dict[str, Any]:
         "stages": figures.stages(run),
         "sampled": figures.sampled(run),
         "timeline": timeline(run),
+        "baselines": forecasts.baselines(run),
+        "forecast": forecasts.forecast(run),
+        "balance": forecasts.balance(run),
         "options": {str(name): _as_text(value) for name, value in run.options.items()},
     }
 

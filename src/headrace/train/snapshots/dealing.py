@@ -15,6 +15,7 @@ from headrace.ranks import Exchange, Ranks
 from headrace.snapshots.balance import DEALS, Balance, dealt, sequential
 from headrace.snapshots.costs import Costs
 from headrace.snapshots.rows import Group
+from headrace.train.snapshots.by_step import BySteps
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Dealing:
         self._edges = snapshots.num_edges
         self._seconds = torch.zeros(most, dtype=torch.float64)  # of the last step, those of this rank
         self._sums = {"makespan": 0.0, "bound": 0.0, "busy": 0.0, "steps": 0}
+        self.by_step = BySteps()
         self._balance: dict[str, float] = {}
         self._traffic = 0
         self._joint = False
@@ -97,6 +99,7 @@ class Dealing:
                 own = [number for number, other in enumerate(owner) if other == rank]
                 self.costs.measure(rank, [self.size(pieces[number]) for number in own], [measured[number] for number in own])
             came = dealt(measured, owner, size)
+        self.by_step.add(came)
         self._sums["makespan"] += came.makespan
         self._sums["bound"] += came.bound
         self._sums["busy"] += sum(came.loads)

@@ -22,6 +22,13 @@ class SnapshotOptions(RunOptions):
     dropout: float = option(0.0, "share of values that are dropped (mpnnlstm)")
     window: int = option(12, "snapshots of a group")
     horizon: int = option(1, "snapshots that are forecast")
+    predict: Literal["auto", "values", "classes", "links"] = option(
+        "auto", "what is forecast (auto: links where there are neither features nor targets, classes where targets are integers)"
+    )
+    history: Literal["all", "part"] = option(
+        "all", "windows of validation and testing may reach back before their part (all), or lie within it (part)"
+    )
+    negatives: int = option(1000, "nodes that the target of a link is compared with in training (links; 0: all)")
     groups: int = option(32, "groups of a step, over all ranks")
     stride: int = option(1, "snapshots from one group's begin to the next")
     stack: int = option(8, "groups that are one piece of work where they share a graph: ranks are dealt whole pieces")
@@ -34,7 +41,8 @@ class SnapshotOptions(RunOptions):
     keep: float = option(1024.0, "MiB for sums of features that are kept over windows and epochs (0: none)")
     overlap: bool = option(False, "two workers: one sums over neighbors while the other multiplies; never changes a result")
     skip: bool = option(
-        True, "add a linear map of a node's last values, shared by all nodes, to the forecast; it begins as least squares"
+        True,
+        "add a linear map of what came last (a node's values; counts of a pair and its target), shared by all; it begins fitted",
     )
     val: float = option(0.1, "share of the snapshots that is for validation, before those for testing")
     test: float = option(0.2, "share of the snapshots that is for testing: the last ones")
@@ -43,9 +51,11 @@ class SnapshotOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_at_least(hidden=1, terms=1, window=1, horizon=1, groups=1, stride=1, stack=1)
-        self._check_not_negative("keep", "every", "val", "test", "dropout")
+        self._check_not_negative("keep", "every", "val", "test", "dropout", "negatives")
         if not self.val + self.test < 1:
             raise ValueError(f"val {self.val} and test {self.test} leave nothing to train on: they must add up to less than 1")
+        if self.predict == "links" and self.horizon != 1:
+            raise ValueError(f"links are forecast for the next snapshot: horizon must be 1, not {self.horizon}")
         if not self.dropout < 1:
             raise ValueError(f"dropout must be below 1, not {self.dropout}")
         if self.overlap and self.dropout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from time import perf_counter
 from typing import Any
@@ -20,18 +20,20 @@ from headrace.snapshots.kept import KeptSums
 from headrace.snapshots.operators import Operators
 from headrace.snapshots.rows import Group
 from headrace.train.fit import Setup
-from headrace.train.measure import Measure
 from headrace.train.recipe import Progress, Recipe, Step
-from headrace.train.snapshots.baselines import baselines, errors, linear_weights
 from headrace.train.snapshots.dealing import Dealing, Piece
+from headrace.train.snapshots.heads.classes import Classes
+from headrace.train.snapshots.heads.head import Head
+from headrace.train.snapshots.heads.links import Links
+from headrace.train.snapshots.heads.values import Values
 from headrace.train.snapshots.joint import Joint, Outcome, Vertex, ahead, differentiated
-from headrace.train.snapshots.model import SnapshotModel, make_cell
+from headrace.train.snapshots.model import make_cell
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.relay import Relay
 from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.clock import Clock
 
-_AT_A_TIME = 64  # groups that a validation runs together
+_HEADS: dict[str, Callable[[Windows, SnapshotOptions], Head]] = {"values": Values, "classes": Classes, "links": Links}
 
 
 class _Queue(Iterator[Piece]):
@@ -49,16 +51,14 @@ class _Queue(Iterator[Piece]):
 class SnapshotRecipe(Recipe):
     """A step is a set of groups, its loss the mean of theirs: the same under every strategy and for any number of ranks."""
 
-    measures = (Measure("mse", better="lower"), Measure("rmse", better="lower"), Measure("mae", better="lower"))
-
     def __init__(self, windows: Windows, setup: Setup) -> None:
         options: SnapshotOptions = setup.options
         self.windows, self.options, self.ranks, self.exchange = windows, options, setup.ranks, setup.exchange
         cell = make_cell(options, windows.snapshots.num_features)
         check_cell(cell)
-        self.model: SnapshotModel = SnapshotModel(cell, window=options.window, horizon=options.horizon, skip=options.skip)
-        if options.skip:
-            self.model.begin_linear(linear_weights(windows))
+        self.head: Head = _HEADS[windows.predict](windows, options)
+        self.measures = self.head.measures
+        self.model = self.head.make_model(cell)
         self.kept = KeptSums(options.keep * 2**20) if options.hoist and options.keep else None
         self.operators = Operators(cell, windows.snapshots, hoist=options.hoist, kept=self.kept)
         self.dealing = Dealing(windows.snapshots, cell, options.strategy, self.ranks, self.exchange, options.batches_per_step)
@@ -75,10 +75,14 @@ class SnapshotRecipe(Recipe):
             self.own_gradients = self._parameters
         for line in self.operators.explain():
             setup.watcher.note(line)
+        if self.kept is not None:
+            self.operators.fixed([windows.groups["train"][0].first])
+            if self.kept.refused:
+                setup.watcher.note(self.kept.reason)
 
     def _make_joint(self, setup: Setup) -> Joint:
         """A strategy in which ranks share every group. It keeps sums within half of the budget, validation within the other."""
-        options, cell, snapshots = self.options, self.model.cell, self.windows.snapshots
+        options, cell, snapshots = self.options, self.operators.cell, self.windows.snapshots
         assert self.exchange is not None
         kept = None
         if self.kept is not None:
@@ -126,7 +130,7 @@ class SnapshotRecipe(Recipe):
         return whole * self.options.batches_per_step + -(-rest // self.options.stack)
 
     def batches(self, epoch: int, first: int) -> Iterator[Piece]:
-        self._pieces = self._order(epoch)
+        self._pieces, self.head.epoch = self._order(epoch), epoch
         self._mine.clear()
         if self.ranks.size == 1:
             self._mine.extend(self._pieces[first:])
@@ -144,22 +148,12 @@ class SnapshotRecipe(Recipe):
         return owner
 
     def loss_of(self, groups: Sequence[Group], rows: Tensor | None = None, nodes: Tensor | None = None) -> Tensor:
-        """The mean over groups of each one's mean squared error, in scaled units.
+        """The mean over groups of each one's loss.
 
         rows: of the groups' nodes, if they are known; nodes: which they are of, where not all: the loss is a sum over such parts.
         """
         rows = self.operators.rows(groups) if rows is None else rows
-        history, (values, counts) = self.windows.history(list(groups)), self.windows.targets(list(groups))
-        total = counts.sum((1, 2)).clamp_min(1.0)
-        if nodes is not None:
-            history, values, counts = (part.index_select(1, nodes) for part in (history, values, counts))
-        forecast: Tensor = self.model(rows, history)
-        each = ((forecast - values).square() * counts).sum((1, 2)) / total
-        return each.mean()
-
-    def _forecast(self, groups: Sequence[Group]) -> Tensor:
-        made: Tensor = self.model(self.operators.rows(groups), self.windows.history(list(groups)))
-        return made
+        return self.head.losses(self.model, rows, groups, nodes).mean()
 
     def loss(self, batch: Piece, clock: Clock) -> Step:
         with clock("forward", batch.index):
@@ -226,22 +220,22 @@ class SnapshotRecipe(Recipe):
         if not self.windows.groups["test"]:
             return {}
         scores = self._score("test", progress)
-        return {"test": None if scores is None else {**scores, "baselines": baselines(self.windows)}}
+        if scores is None:
+            return {"test": None}
+        with torch.no_grad():
+            drawn = self.head.forecast(self.model, "test", self.operators.rows)
+        return {"test": {**scores, "baselines": self.head.baselines(), **({} if drawn is None else {"forecast": drawn})}}
 
-    def _score(self, split: str, progress: Progress) -> dict[str, float] | None:
+    def _score(self, split: str, progress: Progress) -> dict[str, Any] | None:
         """On rank 0, which tells the others."""
         if self.ranks.rank:
             return None
-        groups, parts = self.windows.groups[split], []
         self.model.eval()
         with torch.no_grad():
-            for begin in range(0, len(groups), _AT_A_TIME):
-                parts.append(self._forecast(groups[begin : begin + _AT_A_TIME]))
-                progress(min(begin + _AT_A_TIME, len(groups)), len(groups))
-        return errors(torch.cat(parts), *self.windows.targets(groups), self.windows.deviation)
+            return self.head.figures(self.model, split, self.operators.rows, progress)
 
     def facts(self) -> dict[str, Any]:
-        return {"balance": self.dealing.end_epoch()}
+        return {"balance": {**self.dealing.end_epoch(), "steps": self.dealing.by_step.taken()}}
 
     def finish(self, run: Any) -> dict[str, Any]:
         notes = {} if self.kept is None else {"kept": self.kept.reason}

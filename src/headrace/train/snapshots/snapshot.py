@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from headrace.train.recipe import Recipe
 from headrace.train.run import Run
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.recipe import SnapshotRecipe
+from headrace.train.snapshots.suited import chosen_words, suited_options
 from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.watch import Watcher
 
@@ -43,16 +44,18 @@ class SnapshotResult:
 
 def snapshot(
     data: Snapshots | Dataset,
-    options: SnapshotOptions | None = None,
+    options: SnapshotOptions | Mapping[str, Any] | None = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
     watcher: Watcher | None = None,
     spec: str | None = None,
 ) -> SnapshotResult:
-    """Train a cell to forecast y from windows of snapshots; test errors stand beside those of baselines on the same windows.
+    """Train a cell to forecast from windows of snapshots; test figures stand beside those of baselines on the same windows.
 
-    data: `Snapshots` with features and targets, or a dataset that has them (`Snapshots.of`).
+    data: `Snapshots`, or a dataset that has them (`Snapshots.of`). Forecast is y, numbers of nodes or classes; or the edges of
+        the next snapshot, where there are neither targets nor features (`options.predict`).
+    options: all of them; or some by name, in a dict, and a known dataset's others are those it is usually trained with.
     out, resume: the run's directory, and whether to go on with the run in it: the same bits as if it had never stopped.
 
     Under torchrun groups are dealt to ranks by `options.strategy`: every strategy and every number of ranks gives the same bits.
@@ -64,7 +67,10 @@ def snapshot(
     >>> sorted(result.baselines)
     ['last value', 'linear', 'zero']
     """
-    options = SnapshotOptions() if options is None else options
+    note = ""
+    if options is None or isinstance(options, Mapping):
+        given, name = options or {}, str(data.info.get("name"))
+        options, note = suited_options(name, given), chosen_words(name, given)
     if not isinstance(options, SnapshotOptions):
         raise TypeError(f"options must be SnapshotOptions, not {type(options).__name__}")
     snapshots = data if isinstance(data, Snapshots) else Snapshots.of(data, every=options.every or None)
@@ -72,6 +78,8 @@ def snapshot(
     away = snapshots.never_present()
 
     def make(setup: Any) -> SnapshotRecipe:
+        if note:
+            setup.watcher.note(f"{note}: as {snapshots.info['name']} is usually trained; options say otherwise")
         if len(away):
             setup.watcher.note(f"{len(away)} nodes have no edge in any snapshot, the first is node {int(away[0])}")
         if snapshots.info.get("missing"):

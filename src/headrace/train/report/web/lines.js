@@ -1,7 +1,8 @@
 // Curves of several runs in one frame: color says the run, the kind of line says what is measured.
 
 // `series`: { run, repeat, metric, kind, joined, x, y }; `levels`: { y, text }; `marks`: { run, x, y }.
-// `options`: { title, name, format, zero, log, metrics: { key: words }, series, levels, marks }.
+// `options`: { title, name, format, zero, log, metrics: { key: words }, series, levels, marks, x }: `x` names what x counts, where
+// that is neither epochs nor seconds.
 function lineChart(width, height, options) {
   const series = options.series.filter((line) => line.x && line.y);
   const levels = options.levels || [];
@@ -11,7 +12,7 @@ function lineChart(width, height, options) {
   const ys = [...series.flatMap((line) => line.y), ...levels.map((level) => level.y)].filter(usable);
   if (!xs.length || !ys.length) return target;
 
-  const x = horizontalAxis(least(xs), most(xs), width);
+  const x = horizontalAxis(least(xs), most(xs), width, options.x);
   const y = verticalAxis(least(ys), most(ys), height, options);
   frame(target, width, height, x, y);
   levels.forEach((level) => {
@@ -61,12 +62,12 @@ function outline(points) {
   return path;
 }
 
-function horizontalAxis(low, high, width) {
-  const unit = state.x === "seconds" ? timeUnit(high) : { factor: 1, name: "epoch" };
-  const from = state.x === "seconds" ? 0 : low;
+function horizontalAxis(low, high, width, counted = state.x === "epoch" ? "epoch" : null) {
+  const unit = counted ? { factor: 1, name: counted } : timeUnit(high);
+  const from = counted ? low : 0;
   return {
     scale: linear(from, from === high ? from + 1 : high, margin.left + 6, width - margin.right),
-    ticks: ticks(from / unit.factor, high / unit.factor, width / 80, state.x === "epoch").map((value) => value * unit.factor),
+    ticks: ticks(from / unit.factor, high / unit.factor, width / 80, Boolean(counted)).map((value) => value * unit.factor),
     format: (value) => digits(value / unit.factor), name: unit.name,
   };
 }
@@ -98,7 +99,8 @@ function readable(target, width, height, options, series, x, y) {
     rule.setAttribute("x1", x.scale(closest.x));
     rule.setAttribute("x2", x.scale(closest.x));
     rule.setAttribute("visibility", "visible");
-    const where = state.x === "seconds" ? duration(closest.x) : `epoch ${digits(closest.x)}`;
+    const counted = options.x || (state.x === "epoch" && "epoch");
+    const where = counted ? `${counted} ${digits(closest.x)}` : duration(closest.x);
     return tip.show(event, html("strong", {}, where), hitTable(hits, options));
   });
 }
@@ -133,5 +135,5 @@ function describeLines(options, series) {
     const which = known(line.repeat) ? `${line.run.name} (${line.run.repeats[line.repeat]})` : line.run.name;
     return `${which} ${options.metrics[line.metric]} ends at ${options.format(value ?? null, true)}`;
   });
-  return `${options.title} against ${state.x}: ${last.join("; ")}.`;
+  return `${options.title} against ${options.x || state.x}: ${last.join("; ")}.`;
 }

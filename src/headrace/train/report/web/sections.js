@@ -49,6 +49,39 @@ const hitsChart = {
 
 const rankChart = { wide: true, draw: (width, runs) => plainTable(rankTable(runs)) };
 
+const baselineChart = { wide: true, draw: (width, runs) => plainTable(baselineTable(runs)) };
+
+const truthLines = { truth: ["solid", "truth"], forecast: ["dashed", "forecast"] };
+
+function forecastChart(run, line) {
+  const xs = run.forecast.snapshots;
+  return {
+    run, wide: true,
+    key: () => lineKey(Object.values(truthLines)),
+    note: () => line.name,
+    draw: (width) => lineChart(width, 240, {
+      title: `Forecast of ${line.name}`, name: line.name, format: plain, x: "snapshot",
+      metrics: Object.fromEntries(Object.entries(truthLines).map(([metric, [, words]]) => [metric, words])),
+      series: Object.entries(truthLines).map(([metric, [kind]]) => ({ run, metric, kind, repeat: null, x: xs, y: line[metric] })),
+    }),
+  };
+}
+
+function stepChart(column, title, format, zero = false) {
+  return {
+    title, has: (run) => Boolean(run.balance.steps),
+    draw: (width, runs) => lineChart(width, 210, {
+      title, name: title, format, zero, x: "step", metrics: { [column]: title },
+      series: runs.map((run) => ({
+        run, metric: column, kind: "solid", repeat: null,
+        x: run.balance.steps[column].map((_, at) => 1 + at * run.balance.each), y: run.balance.steps[column],
+      })),
+    }),
+  };
+}
+
+const balanceChart = { wide: true, draw: (width, runs) => plainTable(balanceTable(runs)) };
+
 const classChart = { wide: true, draw: (width, runs) => plainTable(classTable(runs)) };
 
 const phaseChart = { wide: true, draw: (width, runs) => plainTable(phaseTable(runs)) };
@@ -133,6 +166,25 @@ const sections = [
     intro: (runs) => `A ring marks the best validation.${runs.some(hasBatches) ? " Faint lines are single batches." : ""}`,
     has: (run) => recorded("curves", "loss", ...curveNames)(run) || hasBatches(run),
     absent: "no loss or measure was recorded",
+  },
+  {
+    id: "forecast", title: "Forecast against truth", optional: true,
+    intro: "The next snapshot of every test window: the mean of all nodes, and the nodes with the least, the median and the largest "
+      + "error. Of the last repeat.",
+    charts: report.runs.flatMap((run) => (run.forecast ? run.forecast.lines.map((line) => forecastChart(run, line)) : [])),
+    has: (run) => Boolean(run.forecast), absent: "numbers of nodes are not what it forecasts",
+  },
+  {
+    id: "baselines", title: "Baselines of the same windows", charts: [baselineChart], optional: true,
+    intro: "What forecasts without a graph network score on the same test windows; means over the repeats.",
+    has: (run) => run.baselines.length > 0, absent: "it has no baselines",
+  },
+  {
+    id: "balance", title: "Balance of the ranks", optional: true,
+    intro: "A step is as long as its busiest rank (makespan); no deal of its pieces to ranks is shorter than the bound. Means over "
+      + "the epochs, then step by step.",
+    charts: [balanceChart, stepChart("over_bound", "Makespan over bound", plain), stepChart("idle", "Idle share", share, true)],
+    has: (run) => Boolean(run.balance.means), absent: "it deals no groups",
   },
   {
     id: "ranks", title: "How true ends of test edges rank", charts: [rankChart], optional: true,

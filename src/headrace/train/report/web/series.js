@@ -60,6 +60,24 @@ function phaseTable(runs) {
   };
 }
 
+function baselineTable(runs) {
+  return {
+    columns: ["run", "forecast", ...report.measures.map((measure) => measure.name)],
+    rows: runs.flatMap((run) => run.baselines.map((row) => [run.name, row.name,
+      ...report.measures.map((measure) => (known(row[measure.name]) ? measureFormat(measure.format)(row[measure.name], true) : nothing))])),
+  };
+}
+
+function balanceTable(runs) {
+  return {
+    columns: ["run", "seconds of a step", "bound", "makespan over bound", "idle", "bytes sent by rank 0 in a step"],
+    rows: runs.map((run) => {
+      const { makespan, bound, idle, bytes: sent } = run.balance.means;
+      return [run.name, duration(makespan), duration(bound), plain(bound ? makespan / bound : null), percents(idle), bytes(sent)];
+    }),
+  };
+}
+
 function rankTable(runs) {
   const hits = ["hits@1", "hits@3", "hits@10"];
   return {
