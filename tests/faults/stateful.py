@@ -38,6 +38,7 @@ _TIMES = (
     "balance",  # of snapshot groups, by measured seconds
     "costs",
     "per_second",
+    "elastic",  # calls that a process made
 )
 _MEASURED = {"peak", "costs", "spent"}  # of a recipe's own state
 _NODE = ["--hidden", "8", "--fanout", "4,4", "--batch-size", "40", "--epochs", "3", "--threads", "1", "--log-every", "1"]

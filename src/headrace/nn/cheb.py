@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from headrace.nn.init import glorot, zeros
 from headrace.nn.neighbor_sum import Where, chebyshev
 
+_MOST_TERMS = 10_000  # each has a map of its own
+
 
 class ChebConv(nn.Module):
     """PyG's `ChebConv` with symmetric normalization: the same parameters and names. K terms take K - 1 sums.
@@ -21,8 +23,8 @@ class ChebConv(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, K: int, bias: bool = True) -> None:  # noqa: N803 - PyG's name
         super().__init__()
-        if K < 1:
-            raise ValueError(f"K counts the terms of the filter and must be at least 1, not {K}")
+        if not 1 <= K <= _MOST_TERMS:
+            raise ValueError(f"K counts the terms of the filter and must be from 1 to {_MOST_TERMS:,}, not {K}")
         self.in_channels, self.out_channels, self.K = in_channels, out_channels, K
         self.lins = nn.ModuleList([nn.Linear(in_channels, out_channels, bias=False) for _ in range(K)])
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
