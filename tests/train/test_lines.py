@@ -44,6 +44,15 @@ def test_node_and_link_take_the_same_arguments_and_name_a_model_in_the_wrong_pla
         hr.train.link(data, hr.nn.Dot(4))
 
 
+def test_some_options_by_name_are_taken_by_both(data):
+    some = hr.train.node(data, {"epochs": 1, "hidden": 8, "fanout": (3,), "layers": 1, "threads": 1, "seed": 5})
+    all_of_them = hr.train.NodeOptions(epochs=1, hidden=8, fanout=(3,), layers=1, threads=1, seed=5)
+    assert some.scores["test_loss"] == hr.train.node(data, all_of_them).scores["test_loss"]
+    assert hr.train.link(data, {"epochs": 1, "dim": 4}).decoder is not None
+    with pytest.raises(TypeError, match="hiden"):
+        hr.train.node(data, {"hiden": 8})
+
+
 def test_a_decoder_of_ones_own_is_trained_as_it_is(data):
     options = hr.train.LinkOptions(dim=4, epochs=1)
     decoder = hr.nn.DistMult(4)

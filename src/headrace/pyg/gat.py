@@ -47,7 +47,8 @@ class _Attention(Fast):
         if not self.add_self_loops or not isinstance(x, Tensor) or x.dim() != 2 or self._ends(edge_index, size) is None:
             return None
         make = lambda: add_self_loops(remove_self_loops(edge_index)[0], num_nodes=len(x))[0]  # noqa: E731
-        return kept_with(edge_index, f"loops {len(x)}", make)
+        looped: Tensor = kept_with(edge_index, f"loops {len(x)}", make)
+        return looped
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.heads, self.out_channels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from time import perf_counter
@@ -125,7 +125,6 @@ class Trainer:
         batches = self.recipe.batches(state.epoch, state.batch)
         try:
             while state.batch < count:
-                ask = self._ask(interrupt)
                 if self.accumulator is None:
                     with self.clock("wait", state.batch):
                         batch = next(batches, _END)
@@ -135,7 +134,7 @@ class Trainer:
                     del batch  # its buffers serve the next one
                     asked |= self._ask(interrupt)
                 else:
-                    asked |= self._wide_step(self.accumulator, batches, count, ask)
+                    asked |= self._wide_step(self.accumulator, batches, count, self._ask(interrupt))
                 self._remember_time(begin)
                 begin = perf_counter()
                 if asked and not self.recipe.land():
@@ -181,14 +180,15 @@ class Trainer:
         except LossError as error:
             raise self._loss_error(error.loss, state.epoch, state.batch) from None
         numbers = done.read()
-        if isinstance(done.loss, Tensor):
+        if isinstance(done.loss, Tensor) and done.loss.requires_grad:
             done = replace(done, loss=done.loss.detach())  # what is left of the graph must not outlive the step
         state.batch += 1
         state.step += 1
         self._settle()
-        self._unread = partial(self._count, done, numbers, state.epoch, state.batch, state.step)
-        if not numbers.on_their_way:  # else the next step is launched before this one's numbers are waited for
-            self._settle()
+        if numbers.on_their_way:  # the next step is launched before this one's are waited for
+            self._unread = partial(self._count, done, numbers, state.epoch, state.batch, state.step)
+        else:
+            self._count(done, numbers, state.epoch, state.batch, state.step)
 
     def _wide_step(self, accumulator: Accumulator, batches: Iterator[Any], count: int, ask: int) -> int:
         state, clock = self.state, self.clock
@@ -216,11 +216,14 @@ class Trainer:
         )
 
     def _count(self, done: Step, numbers: Reading, epoch: int, batch: int, step: int) -> None:
-        with self.clock("read", batch - 1) if numbers.on_their_way else nullcontext():
+        if numbers.on_their_way:
+            with self.clock("read", batch - 1):
+                loss, *values = numbers.take()
+        else:
             loss, *values = numbers.take()
         if not math.isfinite(loss):
             raise self._loss_error(loss, epoch, batch - 1)
-        measured = dict(zip(done.sums, values, strict=True))
+        measured = dict(zip(done.sums, values, strict=True)) if values else {}
         self.state.sums.add(done, loss, measured)
         event = StepEvent(
             epoch=epoch,
@@ -228,7 +231,7 @@ class Trainer:
             step=step,
             seconds=self._resumed_seconds + perf_counter() - self._begin,
             loss=loss,
-            measures={name: value / max(done.seeds, 1) for name, value in measured.items()},
+            measures={name: value / max(done.seeds, 1) for name, value in measured.items()} if values else {},
             seeds=done.seeds,
             nodes=sum(done.nodes),
             edges=sum(done.edges),
@@ -239,8 +242,8 @@ class Trainer:
             line.pop("bytes")
             self.run.log("step", **{**line.pop("measures"), **line})
         self.watcher.step(event, self.clock.seconds)
-        if perf_counter() - self._told >= _TELL_SECONDS:
-            self._told = perf_counter()
+        if (now := perf_counter()) - self._told >= _TELL_SECONDS:
+            self._told = now
             self.watcher.stages([asdict(times) for times in self.recipe.stages()])
 
     def _end_epoch(self, interrupt: Interrupt) -> None:

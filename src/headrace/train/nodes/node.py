@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,7 @@ class NodeResult:
 
 def node(
     data: Dataset | Part,
-    options: NodeOptions | None = None,
+    options: NodeOptions | Mapping[str, Any] | None = None,
     *,
     model: Model = None,
     out: str | Path | None = None,
@@ -80,6 +80,7 @@ def node(
 
     data: a `Dataset`, or a graph of PyG, NetworkX, SciPy or DGL that has labels and splits (`Dataset.from_pyg` and the like); or
         this rank's `cluster.Part`.
+    options: all of them; or some by name, in a dict, as `train.link` takes them.
     model: a module whose `forward` takes a batch and gives a row per seed; or a function that makes one (each repeat makes its
         own); or None for the `headrace.nn.GNN` that the options describe. A module with `layers` is validated exactly (`infer`).
     out: the run's directory: options, metrics, a timeline, checkpoints. Without it nothing is written.
@@ -96,7 +97,7 @@ def node(
     >>> result.test_accuracy > 0.7
     True
     """
-    options = NodeOptions() if options is None else options
+    options = NodeOptions(**(options or {})) if options is None or isinstance(options, Mapping) else options
     if not isinstance(options, NodeOptions):
         raise TypeError(f"options must be NodeOptions, not {type(options).__name__}: a model is passed as model=")
     part = SplitData.of(data, options) if isinstance(data, Part) else None

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter
 
 from headrace.pipeline import Trace
+
+
+class _Span:
+    """A `with` block whose seconds are counted, also where it fails. A class: a generator takes thrice as long to enter."""
+
+    __slots__ = ("begin", "clock", "item", "name")
+
+    def __init__(self, clock: Clock, name: str, item: int) -> None:
+        self.clock, self.name, self.item = clock, name, item
+
+    def __enter__(self) -> None:
+        self.begin = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        clock, name, end = self.clock, self.name, perf_counter()
+        clock.seconds[name] = clock.seconds.get(name, 0.0) + end - self.begin
+        if clock.trace is not None:
+            clock.trace.add(name, self.item, self.begin, end)
 
 
 class Clock:
@@ -16,16 +32,9 @@ class Clock:
         self.seconds: dict[str, float] = {}
         self.trace = trace
 
-    @contextmanager
-    def __call__(self, name: str, item: int = 0) -> Iterator[None]:
-        begin = perf_counter()
-        try:
-            yield
-        finally:
-            end = perf_counter()
-            self.seconds[name] = self.seconds.get(name, 0.0) + end - begin
-            if self.trace is not None:
-                self.trace.add(name, item, begin, end)
+    def __call__(self, name: str, item: int = 0) -> _Span:
+        """Counts the seconds of a `with` block."""
+        return _Span(self, name, item)
 
     def move(self, seconds: float, *, of: str, to: str) -> None:
         """Seconds that were counted under one name belong under another."""
