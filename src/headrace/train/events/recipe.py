@@ -278,9 +278,10 @@ class TemporalRecipe(Recipe):
         return self._evaluated(work, progress) or {}
 
     def _evaluated(self, work: Callable[[Evaluator, Progress], T], progress: Progress) -> T | None:
-        """What comes of an evaluation by rank 0, on all ranks."""
+        """What comes of an evaluation by rank 0, on all ranks. It may read copy 0 of the memory, which is on rank 0's machine."""
         if not self.evaluates:
             return None
+        self.copies.settle()
 
         def alone(alive: Callable[[], None]) -> T:
             def tell(done: int, total: int) -> None:
