@@ -103,9 +103,9 @@ def temporal(
         torch.manual_seed(setup.options.seed)
         width = 0 if static is None else static.shape[1]
         tgn = _tgn(setup.options, stream, width, classes=classes)
-        recipe = TemporalRecipe(
-            stream, splits, Forward(tgn, static, keeps=setup.options.static == "learned"), setup.options, setup.trace
-        )
+        learned = setup.options.static == "learned"
+        model = Forward(tgn, static, keeps=learned, drops=setup.options.static_dropout if learned else 0.0)
+        recipe = TemporalRecipe(stream, splits, model, setup.options, setup.trace)
         setup.opened.callback(recipe.close)
         return recipe
 
