@@ -5,8 +5,8 @@
 
 Reads the datasets from HEADRACE_DATA. A run is a line of the output; runs that are there are not made again, so a sweep may be
 stopped and continued. `dynamic` has node memory, `static` rows that a first pass learnt, `both` their sum. `IxJxK` are trainers as
-lanes of one process, of `dynamic` or, with `both-` before it, of `both`. Every line has the heuristics that need no learning, on the
-same events and candidates; a curve has [iterations, epochs, MRR of validation] of every validation.
+lanes of one process, of `dynamic` or, with `both-` before it, of `both`. Every line has the heuristics that need no learning, on
+the same events and candidates; a curve has [iterations, epochs, MRR of validation] of every validation.
 """
 
 from __future__ import annotations

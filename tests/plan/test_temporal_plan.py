@@ -112,3 +112,18 @@ def test_auto_is_resolved_by_the_command_which_says_why(tmp_path):
     for wrong in ("2x2", "0x1x1", "axbxc"):
         with pytest.raises(ValueError, match="parallel is written ixjxk, as 1x2x2"):
             hr.train.TemporalOptions(parallel=wrong)
+
+
+def test_the_command_plans_before_anything_is_trained():
+    asked = ["plan", "generate:events?nodes=3000&events=20000", "--events", "--ranks", "8", "--machines", "2", "--memory", "6MB"]
+    done = CliRunner().invoke(app, [*asked, "--json"])
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    assert (plan["parallel"], plan["batch_size"]) == ("1x4x2", 200)
+    assert plan["command"].startswith("torchrun --nproc-per-node 4 -m headrace train temporal")
+    assert "--parallel 1x4x2 --batch-size 200" in plan["command"]
+    shown = CliRunner().invoke(app, asked)
+    assert "own events missed" in shown.stdout.replace("\n", " ")
+    refused = CliRunner().invoke(app, ["plan", "--events"])
+    assert refused.exit_code == 2
+    assert "give a dataset" in refused.stderr

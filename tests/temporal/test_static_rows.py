@@ -105,6 +105,24 @@ def test_a_run_that_was_killed_and_resumed_has_the_same_bits(data, whole, tmp_pa
     assert again.summary()["test"] == whole[0].summary()["test"]
 
 
+def test_some_nodes_train_with_zeros_as_unseen_ones_are_tested(whole, data):
+    model = whole[0].model
+    nodes = (model.static.abs().sum(1) > 0).nonzero().flatten()
+    assert model.drops == 0.1
+    assert torch.equal(model.rows_of(nodes), model.static[nodes])  # not in evaluation
+    model.train()
+    model.drops = 0.5
+    rows = model.rows_of(nodes.repeat(20))
+    model.eval()
+    model.drops = 0.1
+    zeros = ~rows.any(1)
+    assert 0.4 < float(zeros.double().mean()) < 0.6
+    assert torch.equal(rows[~zeros], model.static[nodes.repeat(20)][~zeros])
+    assert hr.train.temporal(data, options(epochs=1, static_dropout=0.0)).model.drops == 0
+    with pytest.raises(ValueError, match=r"static_dropout must be at least 0 and below 1, not 1\.0"):
+        options(static_dropout=1.0)
+
+
 def test_features_are_a_row_for_every_node(data):
     stream = hr.EventStream.of(data)
     rows = torch.randn(stream.num_nodes, 5, generator=torch.Generator().manual_seed(0))
@@ -112,6 +130,7 @@ def test_features_are_a_row_for_every_node(data):
     result = hr.train.temporal(given, options(static="features", epochs=1))
     assert torch.equal(result.model.static, rows)
     assert "static" not in weights(result)  # the dataset has them
+    assert result.model.drops == 0
     with pytest.raises(ValueError, match="static features adds the nodes' features, and the data has none"):
         hr.train.temporal(data, options(static="features"))
     with pytest.raises(ValueError, match="tgat has no memory, so nodes would be alike"):

@@ -1,4 +1,4 @@
-"""`headrace plan`: how to train embeddings on a machine, before anything is trained."""
+"""`headrace plan`: how to train embeddings, or by several ranks, before anything is trained."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headrace.cli.shown.plan import show_plan
 from headrace.cli.train import DATASET
 from headrace.graph import Dataset
 from headrace.graph.known.named import named
-from headrace.plan import LinkPlan, link_plan, ranks_plan
-from headrace.train import NodeOptions
+from headrace.plan import LinkPlan, link_plan, ranks_plan, temporal_plan
+from headrace.train import NodeOptions, TemporalOptions
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class PlanOptions:
     chunks: int = field(default=10, metadata={"help": "parts of a batch that have negatives of their own"})
     negatives: int = field(default=100, metadata={"help": "nodes that the edges of a chunk share as negatives"})
     ranks: int | None = field(default=None, metadata={"help": "plan node classification by so many ranks, in place of embeddings"})
+    events: bool = field(default=False, metadata={"help": "plan temporal training of a stream of events, by --ranks trainers"})
+    machines: int = field(default=1, metadata={"help": "with events, machines that the ranks are on"})
+    epochs: int = field(default=10, metadata={"help": "with events, epochs that are to be trained"})
     link_rate: str = field(default="125MB", metadata={"help": "with ranks, bytes a second between them"})
     model: Literal["sage", "gcn", "gin", "gat", "gatv2"] = field(default="sage", metadata={"help": "with ranks, kind of layer"})
     hidden: int = field(default=256, metadata={"help": "with ranks, width of the hidden layers"})
@@ -65,9 +68,13 @@ def plan(
 ) -> None:
     """Say how embeddings are best trained by `train link`: where rows live, partitions, buffer, order, batch size, staleness.
 
-    With --ranks, how `train node` is best spread over machines: by batches or by columns of the features. Predicts bytes and
-    seconds, gives the reasons, and ends with the command to train. Nothing is trained.
+    With --ranks, how `train node` is best spread over machines: by batches or by columns of the features. With --events, batch size
+    and trainers of `train temporal`. Predicts bytes and seconds, gives the reasons, and ends with the command to train. Nothing is
+    trained.
     """
+    if options.events:
+        _show_events(options, dataset, json)
+        return
     if options.ranks is not None:
         _show_ranks(options, dataset, json)
         return
@@ -103,6 +110,29 @@ def _show_ranks(options: PlanOptions, dataset: str | None, json: bool) -> None:
     if json:
         choices = [asdict(choice) for choice in decided]
         print(json_module.dumps({"ranks": options.ranks, "choices": choices, "dataset": dataset, "command": shlex.join(words)}))
+        return
+    console = Console()
+    show_plan(decided, console)
+    console.print(f"\n[bold]{escape(shlex.join(words))}[/bold]", highlight=False, soft_wrap=True)
+
+
+def _show_events(options: PlanOptions, dataset: str | None, json: bool) -> None:
+    """A plan of temporal training, and its command."""
+    try:
+        if dataset is None:
+            raise ValueError("a plan for events counts what batches of them lose: give a dataset")
+        memory = parse_size(options.memory) if options.memory is not None else _physical_memory() * 3 // 4
+        how = TemporalOptions(epochs=options.epochs, hidden=options.dim)
+        sizes = {"ranks": options.ranks or 1, "machines": options.machines, "batch_size": options.batch_size}
+        decided = temporal_plan(named(dataset), how, memory=memory, **sizes)  # type: ignore[arg-type]
+    except (ValueError, OSError) as error:
+        raise refused(str(error), PlanOptions) from None
+    words = ["headrace", "train", "temporal", dataset, "--parallel", decided.parallel, "--batch-size", str(decided.batch_size)]
+    words += ["--epochs", str(options.epochs), "--hidden", str(options.dim)]
+    if decided.ranks > 1:
+        words = ["torchrun", "--nproc-per-node", str(decided.ranks // decided.machines), "-m", *words]
+    if json:
+        print(json_module.dumps(decided.as_dict() | {"dataset": dataset, "command": shlex.join(words)}))
         return
     console = Console()
     show_plan(decided, console)

@@ -24,14 +24,24 @@ _ROOTS = 1 << 15  # nodes that are embedded together
 
 
 class Evaluator:
-    """Scores the events of a split after a replay of all events before it, from an empty memory and with the model's weights.
+    """Scores the events of a split, and updates the memory by all events that come before and within it.
+
+    The memory is the one that training ended with (as TGN's own code has it, and those after it): that of a replay with the last
+    weights is another, which the model has not learnt to read. Without one, all events before the split are replayed.
 
     What is measured, and which heuristics stand beside it, is the head's. Inductive figures are of the events with an end that
     training has not seen. A batch with many candidates is scored in pieces, by the memory that it found; it is written as a whole.
     """
 
     def __init__(
-        self, stream: EventStream, splits: EventSplits, options: TemporalOptions, neighbors: Sequence[int], head: Head
+        self,
+        stream: EventStream,
+        splits: EventSplits,
+        options: TemporalOptions,
+        neighbors: Sequence[int],
+        head: Head,
+        *,
+        group: int = 1,
     ) -> None:
         self.stream, self.bounds, self.options, self.head = stream, splits, options, head
         pieces = [(0, splits.train), (splits.train, splits.val), (splits.val, splits.test)]
@@ -51,40 +61,48 @@ class Evaluator:
             if self.pieces > 1:
                 fine = _in_pieces(self.cuts, self.pieces)
                 self.scored = EventBatches(stream, fine, drawn, group=self.pieces, **self._seen)  # type: ignore[arg-type]
+        # Mail of training events has the time of its group of batches, which were read together.
+        starts = torch.cat([parts[0][:-1][::group], self.cuts[len(parts[0]) - 1 :]])
+        self.replay.starts = self.scored.starts = starts
         known = torch.zeros(stream.num_nodes, dtype=torch.bool)
         known[stream.src[: splits.train].long()] = True
         known[stream.dst[: splits.train].long()] = True
         self.unseen = ~(known[stream.src.long()] & known[stream.dst.long()])
         self._heuristics: dict[str, dict[str, Any]] = {}
 
-    def split(self, model: Forward, name: str, progress: Progress) -> dict[str, Any]:
-        return self.splits(model, (name,), progress)[name]
+    def split(self, model: Forward, name: str, progress: Progress, memory: Tensor | None = None) -> dict[str, Any]:
+        return self.splits(model, (name,), progress, memory)[name]
 
     @torch.no_grad()
-    def splits(self, model: Forward, names: Sequence[str], progress: Progress) -> dict[str, dict[str, Any]]:
-        """Figures of some splits, in the order of time."""
+    def splits(
+        self, model: Forward, names: Sequence[str], progress: Progress, memory: Tensor | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Figures of some splits, in the order of time, from the memory after the training events (it is not changed)."""
         model.eval()
         device = next(model.parameters()).device
         tgn, stream = model.tgn, self.stream
-        rows = torch.zeros(stream.num_nodes, tgn.memory_width + tgn.mail_width, device=device) if tgn.memory_width else None
+        rows = None
+        if tgn.memory_width:
+            empty = (stream.num_nodes, tgn.memory_width + tgn.mail_width)
+            rows = torch.zeros(empty, device=device) if memory is None else memory.to(device, copy=True)
         edge_x = None if stream.edge_x is None else stream.edge_x.float().to(device)
         outcomes: dict[str, list[Tensor]] = {name: [] for name in names}
         last = max(self.end[name] for name in names)
-        for index in range(last):
+        for index in range(0 if memory is None else self.first["val"], last):
             name = next((n for n in names if self.first[n] <= index < self.end[n]), None)
             if name is None and rows is None:
                 continue
             written = []
             for batch in self._batches(index, scored=name is not None, memory=rows is not None):
-                memory = model.update(None if rows is None else rows[batch.nodes], batch, edge_x)
+                states = model.update(None if rows is None else rows[batch.nodes], batch, edge_x)
                 z = None
                 if name is not None or tgn.parts.mail_embeds:
-                    z = model.embed(memory, batch, edge_x)
+                    z = model.embed(states, batch, edge_x)
                 if name is not None:
                     assert z is not None
                     outcomes[name].append(self.head.outcome(model, z, batch))
-                if memory is not None:
-                    letters = model.letters(memory, batch, z if tgn.parts.mail_embeds else None)
+                if states is not None:
+                    letters = model.letters(states, batch, z if tgn.parts.mail_embeds else None)
                     written.append((batch.nodes[batch.written], letters))
             for nodes, letters in written:
                 assert rows is not None

@@ -99,10 +99,12 @@ def temporal(
         torch.manual_seed(setup.options.seed)
         width = 0 if static is None else static.shape[1]
         tgn = _tgn(setup.options, stream, width, classes=classes)
+        learned = setup.options.static == "learned"
+        model = Forward(tgn, static, keeps=learned, drops=setup.options.static_dropout if learned else 0.0)
         recipe = TemporalRecipe(
             stream,
             splits,
-            Forward(tgn, static, keeps=setup.options.static == "learned"),
+            model,
             setup.options,
             setup.trace,
             ranks=setup.ranks,

@@ -27,6 +27,7 @@ class TemporalOptions(RunOptions):
     )
     static: Literal["none", "learned", "features"] = option("none", "static rows added to the memory: learned first, or the data's")
     static_epochs: int = option(5, "with static learned, passes that learn the rows")
+    static_dropout: float = option(0.1, "with static learned, share of nodes that train with zeros, as unseen ones are tested")
     neighbors: int = option(10, "recent neighbors of a node")
     hidden: int = option(100, "width of memory, time code and embeddings")
     heads: int = option(2, "attention heads")
@@ -47,8 +48,9 @@ class TemporalOptions(RunOptions):
             raise ValueError(f"event streams are trained on a CPU as yet, not on {self.device}: leave device out")
         if self.accumulate and self.accumulate != self.batches_per_step:
             raise ValueError(f"a step has a batch of each trainer: set parallel, not accumulate ({self.accumulate})")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        for name in ("dropout", "static_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
 
     @property
     def batches_per_step(self) -> int:

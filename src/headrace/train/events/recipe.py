@@ -20,6 +20,7 @@ from headrace.train.events.evaluate import Evaluator
 from headrace.train.events.heads import make_head
 from headrace.train.events.options import TemporalOptions
 from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.run import Run
 from headrace.train.watching.clock import Clock
 
 T = TypeVar("T")
@@ -38,19 +39,27 @@ class TurnBatch:
 class Forward(nn.Module):
     """A TGN with the static rows of its nodes: given ones, or a table that is learnt in memory's place.
 
-    `keeps`: whether given rows are saved with the weights, as those are that no dataset has.
+    `keeps`: whether given rows are saved with the weights, as those are that no dataset has. `drops`: the share of nodes that have
+    zeros in a batch of training, as those have later that training has not seen.
     """
 
-    def __init__(self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None, *, keeps: bool = False) -> None:
+    def __init__(
+        self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None, *, keeps: bool = False, drops: float = 0.0
+    ) -> None:
         super().__init__()
-        self.tgn, self.learned = tgn, learned
+        self.tgn, self.learned, self.drops = tgn, learned, drops
         self.register_buffer("static", static, persistent=keeps)
 
     def rows_of(self, nodes: Tensor) -> Tensor | None:
         if self.learned is not None:
             rows: Tensor = self.learned(nodes)
             return rows
-        return None if self.static is None else self.static[nodes]  # type: ignore[index,no-any-return]
+        if self.static is None:
+            return None
+        rows = self.static[nodes]  # type: ignore[index]
+        if self.training and self.drops:
+            rows = rows * (torch.rand(len(nodes), 1, device=rows.device) >= self.drops)
+        return rows
 
     def update(self, rows: Tensor | None, batch: EventBatch, edge_x: Tensor | None) -> Tensor | None:
         """Memory of the batch's nodes after their mail."""
@@ -138,12 +147,15 @@ class TemporalRecipe(Recipe):
         )
         self.memories = self.copies.memories
         self.edge_x = None if stream.edge_x is None else stream.edge_x.float().to(self.device)
-        self.evaluates = evaluates
         first = self.ranks.rank == 0
-        self.evaluator = Evaluator(stream, splits, options, self._hops(), self.head) if evaluates and first else None
+        self.evaluates = evaluates
+        self.evaluator = None
+        if evaluates and first:
+            self.evaluator = Evaluator(stream, splits, options, self._hops(), self.head, group=i)
         self._held: dict[int, tuple[list[EventBatch], list[Tensor] | None]] = {}
         self._rows_held: dict[int, list[Tensor]] = {}
         self._collected: tuple[list[Tensor], dict[tuple[int, int], Tensor]] | None = None
+        self._after: Tensor | None = None  # the memory after training, of the weights that are in place
         self._pipeline: Pipeline | None = None
 
     def _hops(self) -> list[int]:
@@ -269,11 +281,12 @@ class TemporalRecipe(Recipe):
         self._collected = state["memory"], held
 
     def validate(self, progress: Progress) -> dict[str, Any] | None:
-        return self._evaluated(lambda evaluator, tell: evaluator.split(self.model, "val", tell), progress)
+        return self._evaluated(lambda evaluator, tell: evaluator.split(self.model, "val", tell, self._ended()), progress)
 
     def test(self, progress: Progress) -> dict[str, dict[str, Any] | None]:
         def work(evaluator: Evaluator, tell: Progress) -> dict[str, dict[str, Any] | None]:
-            return {"train": None, **evaluator.splits(self.model, ("val", "test"), tell)}
+            memory = self._ended() if self._after is None else self._after
+            return {"train": None, **evaluator.splits(self.model, ("val", "test"), tell, memory)}
 
         return self._evaluated(work, progress) or {}
 
@@ -292,6 +305,25 @@ class TemporalRecipe(Recipe):
             return work(self.evaluator, tell)
 
         return on_first(self.ranks, alone)
+
+    def _ended(self) -> Tensor | None:
+        """The memory of the copy that ends a sweep where training does."""
+        if self.has_memory:
+            self._after = self.copies.rows[0].clone()
+        return self._after
+
+    def best_state(self) -> dict[str, Any]:
+        return {**super().best_state(), "node_memory": self._after}
+
+    def swap_best(self, state: dict[str, Any]) -> None:
+        memory = state.pop("node_memory")
+        super().swap_best(state)
+        state["node_memory"], self._after = self._after, memory
+
+    def finish(self, run: Run | None) -> dict[str, Any]:
+        if run is not None:
+            run.save_checkpoint({"model": self.model.state_dict(), "node_memory": self._after}, "best")
+        return {}
 
     def facts(self) -> dict[str, Any]:
         rows = sum(rows.nbytes for rows in self.copies.rows.values())  # of this machine

@@ -45,6 +45,7 @@ def _learned(
     setup.watcher.note(f"static rows of {int(seen.sum()):,} nodes are learnt first, in {once.epochs} epochs of the training events")
     torch.manual_seed(once.seed)
     table = nn.Embedding(stream.num_nodes, once.hidden)
+    nn.init.normal_(table.weight, std=once.hidden**-0.5)
     recipe = make(table)
     setup.opened.callback(recipe.close)
     loss = _trained(recipe, once, setup, alive)
