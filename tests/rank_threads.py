@@ -52,7 +52,7 @@ class ThreadExchange:
         return {name: [theirs[name] for _, _, theirs in everyone] for name in told}
 
     def all_to_all(self, phase, tensor, *, sending, receiving):
-        received = torch.cat([parts[self.rank] for parts in self._ranks.all_gather(tensor.split(list(sending)))])
+        received = torch.cat([parts[self.rank] for parts in self._ranks.all_gather(tensor.clone().split(list(sending)))])
         assert len(received) == sum(receiving)
         row = tensor.shape[1:].numel() * tensor.element_size()
         self.traffic[phase].sent += (sum(sending) - sending[self.rank]) * row
@@ -66,7 +66,7 @@ class ThreadExchange:
     def all_gather(self, phase, tensor):
         self.traffic[phase].sent += (self.size - 1) * tensor.numel() * tensor.element_size()
         self.traffic[phase].received += (self.size - 1) * tensor.numel() * tensor.element_size()
-        return torch.cat(self._ranks.all_gather(tensor))
+        return torch.cat(self._ranks.all_gather(tensor.clone()))
 
 
 def on_every_rank(size, work):

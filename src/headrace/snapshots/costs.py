@@ -91,5 +91,5 @@ class Costs:
         """Go on from what `state_dict` returned; with another number of ranks their paces begin anew."""
         self._products, self._seconds = np.array(state["products"]), np.array(state["seconds"])
         self.measured = state["measured"]
-        if len(state["took"]) == self.ranks:
+        if len(state.get("took", ())) == self.ranks:
             self._done, self._took = np.array(state["done"]), np.array(state["took"])

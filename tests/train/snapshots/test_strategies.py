@@ -10,6 +10,7 @@ import torch
 
 import headrace as hr
 from headrace.ranks import Alone, gradient_bytes
+from headrace.snapshots import Costs
 from headrace.snapshots.traffic import boundary_bytes, halo_bytes, halo_rows
 from headrace.train import SnapshotOptions, Watcher
 from headrace.train.accumulate import Accumulator
@@ -171,6 +172,25 @@ def test_every_strategy_has_the_loss_and_gradients_of_plain_torch(monkeypatch, m
             assert loss == pytest.approx(expected[0], rel=1e-5), case
             assert_same(gradients, expected[1], 1e-5)
             assert_same(gradients, results[0][1], 0.0)  # the same bits on every rank
+
+
+@pytest.mark.parametrize("strategy", ["vertex", "snapshot"])
+def test_on_one_rank_nothing_is_split_or_shipped(monkeypatch, strategy):
+    ((loss, gradients, recipe),) = on_ranks(monkeypatch, 1, "gaps", model="gclstm", strategy=strategy)
+    ((expected, others, _),) = on_ranks(monkeypatch, 1, "gaps", model="gclstm", strategy="sequential")
+    assert recipe._joint is None  # the work of `sequential`, and its time
+    assert loss == expected
+    assert_same(gradients, others, 0.0)
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "equal"])
+def test_measured_seconds_change_no_bit(monkeypatch, strategy):
+    plain = on_ranks(monkeypatch, 2, "gaps", model="gclstm", strategy=strategy)[0]
+    monkeypatch.setattr(Costs, "of", lambda costs, sizes: [100.0, *[1.0] * (len(sizes) - 1)])
+    monkeypatch.setattr(Costs, "speeds", property(lambda costs: [3.0, 1.0]))
+    for loss, gradients, _ in on_ranks(monkeypatch, 2, "gaps", model="gclstm", strategy=strategy):
+        assert loss == plain[0]
+        assert_same(gradients, plain[1], 0.0)
 
 
 @pytest.mark.parametrize("strategy", ["vertex", "snapshot"])

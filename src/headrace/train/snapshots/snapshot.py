@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from headrace.graph import Dataset, Snapshots
+from headrace.snapshots.balance import DEALS
+from headrace.snapshots.operators import Operators
 from headrace.train.fit import FREE, describe, fit
 from headrace.train.measure import Spread, spreads
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Recipe
 from headrace.train.run import Run
+from headrace.train.snapshots.model import make_cell
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.recipe import SnapshotRecipe
 from headrace.train.snapshots.suited import chosen_words, suited_options
@@ -58,7 +61,8 @@ def snapshot(
     options: all of them; or some by name, in a dict, and a known dataset's others are those it is usually trained with.
     out, resume: the run's directory, and whether to go on with the run in it: the same bits as if it had never stopped.
 
-    Under torchrun groups are dealt to ranks by `options.strategy`: every strategy and every number of ranks gives the same bits.
+    Under torchrun groups are dealt to ranks by `options.strategy`: balanced, equal and sequential give the same bits for any number
+    of ranks. vertex and snapshot, to compare with, give the same up to rounding, and the same bits twice.
 
     >>> import headrace as hr
     >>> data = hr.generate.snapshots(nodes=60, edges=240, steps=60, features=2)
@@ -86,9 +90,20 @@ def snapshot(
             setup.watcher.note(f"{snapshots.info['missing']} targets are missing and do not count")
         return SnapshotRecipe(windows, setup)
 
-    free = FREE | {"strategy", "overlap", "keep"}
+    if options.stack > 1 and not _stacks(snapshots, options):
+        options = replace(options, stack=1)  # groups are run one by one: they can be dealt so
+    free = FREE | {"overlap", "keep"}
+    if options.strategy in DEALS:
+        free |= {"strategy"}
     ends, recipe = fit(
-        make, options, task="snapshot", header=_header(snapshots, spec), out=out, resume=resume, watcher=watcher, free=free
+        make,
+        options,
+        task="snapshot",
+        header=_header(snapshots, spec),
+        out=out,
+        resume=resume,
+        watcher=watcher,
+        free=lambda begun: free if begun.get("strategy", "balanced") in DEALS else free - {"strategy"},
     )
     last = ends[-1]
     result = SnapshotResult(
@@ -102,6 +117,11 @@ def snapshot(
     if out is not None and recipe.ranks.rank == 0:  # type: ignore[attr-defined]
         Run(out).save_result(result.summary())
     return result
+
+
+def _stacks(snapshots: Snapshots, options: SnapshotOptions) -> bool:
+    """Whether groups are run together."""
+    return Operators(make_cell(options, snapshots.num_features), snapshots, hoist=options.hoist).stacks
 
 
 def _header(snapshots: Snapshots, spec: str | None) -> Callable[[LoopOptions, Recipe | None], dict[str, Any]]:
