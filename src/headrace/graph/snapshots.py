@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,9 @@ from torch import Tensor
 from headrace._arrays import as_tensor
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
+from headrace.graph.known.signals import Missing, as_rows, graphs_of, without_missing
 from headrace.graph.stream import EventStream
 from headrace.graph.topology.differences import Topologies
-
-Missing = Literal["refuse", "mask"]
 
 
 class Snapshot(NamedTuple):
@@ -68,7 +67,7 @@ class Snapshots:
         self._graphs: dict[tuple[int, bool], Graph] = {}
         self.nodes = None if nodes is None else self._checked_nodes(nodes)
         self.x = None if x is None else self._checked_rows(x)
-        self.y, self.mask = (None if part is None else _rows(part, name) for part, name in ((y, "y"), (mask, "mask")))
+        self.y, self.mask = (None if part is None else as_rows(part, name) for part, name in ((y, "y"), (mask, "mask")))
         for part, name in ((self.y, "y"), (self.mask, "mask")):
             if part is not None and part.shape != (len(self), num_nodes):
                 raise ValueError(f"{name} must be {[len(self), num_nodes]}, snapshots by nodes, and is {list(part.shape)}")
@@ -88,7 +87,7 @@ class Snapshots:
         return nodes
 
     def _checked_rows(self, x: Any) -> list[Tensor]:
-        parts = [_rows(part, "x") for part in x]
+        parts = [as_rows(part, "x") for part in x]
         rows = [part.unsqueeze(1) if part.dim() == 1 else part for part in parts]
         if len(rows) != len(self):
             raise ValueError(f"x has rows of {len(rows)} snapshots, and there are {len(self)}")
@@ -158,9 +157,9 @@ class Snapshots:
         steps, nodes = (signal if signal is not None else arrays["x"]).shape[:2]
         x = torch.from_numpy(arrays["x"] if "x" in arrays else arrays["signal"][:, :, None]).float()
         y = torch.from_numpy(arrays["y"]).float() if "y" in arrays else None if signal is None else torch.from_numpy(signal).float()
-        x, y, mask, lacking = _without_missing(x, y, missing)
+        x, y, mask, lacking = without_missing(x, y, missing)
         info = {"name": data.info.get("name"), **lacking}
-        return cls(_graphs_of(arrays, steps), nodes, x=x, y=y, mask=mask, info=info)
+        return cls(graphs_of(arrays, steps), nodes, x=x, y=y, mask=mask, info=info)
 
     @classmethod
     def from_stream(
@@ -278,44 +277,3 @@ class Snapshots:
     def __repr__(self) -> str:
         edges = self.num_edges
         return f"Snapshots({len(self)} of {self.num_nodes} nodes, {min(edges, default=0)} to {max(edges, default=0)} edges)"
-
-
-def _rows(values: Any, name: str) -> Tensor:
-    """Numbers as a model computes with them: float64, which numpy makes of them, becomes float32."""
-    rows = as_tensor(np.stack([np.asarray(part) for part in values]) if isinstance(values, list) else values, name)
-    return rows.float() if rows.dtype == torch.float64 else rows
-
-
-def _graphs_of(arrays: dict[str, Any], steps: int) -> list[tuple[Any, ...]]:
-    """The edges of each snapshot: those of its range, or the same for all."""
-    if "adj" in arrays:
-        src, dst = np.nonzero(arrays["adj"])
-        return [(src, dst, arrays["adj"][src, dst])] * steps
-    src, dst = arrays["edge_index"]
-    weight = arrays.get("edge_weight")
-    ends = arrays.get("snapshot_ptr")
-    if ends is None:
-        return [(src, dst) if weight is None else (src, dst, weight)] * steps
-    if len(ends) != steps + 1:
-        raise ValueError(f"snapshot_ptr tells of {len(ends) - 1} snapshots, and the signal of {steps}")
-    ranges = [slice(int(ends[t]), int(ends[t + 1])) for t in range(steps)]
-    return [(src[r], dst[r]) if weight is None else (src[r], dst[r], weight[r]) for r in ranges]
-
-
-def _without_missing(x: Tensor, y: Tensor | None, missing: Missing) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, int]]:
-    if missing not in ("refuse", "mask"):
-        raise ValueError(f"missing must be 'refuse' or 'mask', not {missing!r}")
-    mask = None
-    lacks = [part for part in (x, y) if part is not None and bool(part.isnan().any())]
-    if not lacks:
-        return x, y, None, {}
-    if missing == "refuse":
-        at, node = (int(i) for i in lacks[0].isnan().nonzero()[0, :2])
-        raise ValueError(
-            f"the signal is NaN at snapshot {at}, node {node} ({int(lacks[0].isnan().sum())} in all): "
-            "mend it, or pass missing='mask'"
-        )
-    counted = int(x.isnan().sum()) if y is None else int(y.isnan().sum())
-    if y is not None:
-        mask, y = ~y.isnan(), y.nan_to_num(0.0)
-    return x.nan_to_num(0.0), y, mask, {"missing": counted}
