@@ -1,6 +1,6 @@
 """How much of the workers' latency `pipe` hides: calls that take 100 ms and 200 Mbit/s longer, on a Lambda of this machine.
 
-    python benchmarks/latency.py [--nodes 64000] [--edges 40000000] [--intervals 32] [--workers 8] [--latency 0.1] [--bandwidth 200]
+    python benchmarks/latency.py [--nodes 32000] [--edges 40000000] [--intervals 32] [--workers 8] [--latency 0.1] [--bandwidth 200]
         [--apart] [--json]
 
 Needs headrace[aws]. Neighbors are near each other in the order of nodes, as `headrace reorder` makes it of graphs with communities,
@@ -81,17 +81,8 @@ def epoch(data: hr.Dataset, flow: str, chosen: argparse.Namespace, *, slow: bool
 def main() -> None:
     """Print a row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    usual = {
-        "nodes": 64_000,
-        "edges": 40_000_000,
-        "hidden": 32,
-        "layers": 2,
-        "intervals": 32,
-        "workers": 8,
-        "epochs": 5,
-        "rounds": 2,
-    }
-    for name, number in usual.items():
+    usual = {"nodes": 32_000, "edges": 40_000_000, "hidden": 32, "layers": 3, "epochs": 4, "rounds": 2}
+    for name, number in {**usual, "intervals": 32, "workers": 8}.items():
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--latency", type=float, default=0.1, help="seconds of a call")
     parser.add_argument("--bandwidth", type=float, default=200.0, help="Mbit/s of a worker")
