@@ -132,8 +132,8 @@ def main() -> None:
     for row in rows:
         ratio = row["ours"] / row["limit"]
         print(
-            f"{row['case']}: {ratio:.2f} of the best fixed number's value ({row['best']}; {row['fewest']} have 0.9 of it); tuned to "
-            f"{row['workers'][-1]}, from {row['workers'][0]}"
+            f"{row['case']}: {ratio:.2f} of the best fixed number's value ({row['best']}; {row['fewest']} have 0.9 of it); "
+            f"tuned to {row['workers'][-1]}, from {row['workers'][0]}"
         )
 
 

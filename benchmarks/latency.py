@@ -1,7 +1,7 @@
 """How much of the workers' latency `pipe` hides: calls that take 100 ms and 200 Mbit/s longer, on a Lambda of this machine.
 
-    python benchmarks/latency.py [--nodes 64000] [--edges 40000000] [--intervals 32] [--workers 8] [--latency 0.1] [--bandwidth 200]
-        [--apart] [--json]
+    python benchmarks/latency.py [--nodes 32000] [--edges 40000000] [--intervals 32] [--workers 8] [--latency 0.1] [--bandwidth 200]
+        [--tasks-per-call 1] [--no-fusion] [--apart] [--json]
 
 Needs headrace[aws]. Neighbors are near each other in the order of nodes, as `headrace reorder` makes it of graphs with communities,
 so an interval reads rows of few others; with --apart they are anywhere, every interval reads all others, and a sum waits in `pipe`
@@ -68,6 +68,7 @@ def epoch(data: hr.Dataset, flow: str, chosen: argparse.Namespace, *, slow: bool
     with tempfile.TemporaryDirectory() as folder, aws_here(chosen.workers, latency, bandwidth):
         how: dict[str, Any] = {"intervals": chosen.intervals, "workers": chosen.workers, "executor": "lambda", "flow": flow}
         how |= {"model": "gcn", "hidden": chosen.hidden, "layers": chosen.layers, "input_dropout": 0.0, "full_batch": True}
+        how |= {"tasks_per_call": chosen.tasks_per_call, "fusion": not chosen.no_fusion}
         how |= {"epochs": chosen.epochs, "validate_every": chosen.epochs, "threads": 1, "objects": f"folder:{folder}/objects"}
         hr.train.node(data, NodeOptions(**how), out=Path(folder) / "run", watcher=Watcher())
         lines = Run(Path(folder) / "run").metrics("epoch")
@@ -81,20 +82,13 @@ def epoch(data: hr.Dataset, flow: str, chosen: argparse.Namespace, *, slow: bool
 def main() -> None:
     """Print a row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    usual = {
-        "nodes": 64_000,
-        "edges": 40_000_000,
-        "hidden": 32,
-        "layers": 2,
-        "intervals": 32,
-        "workers": 8,
-        "epochs": 5,
-        "rounds": 2,
-    }
-    for name, number in usual.items():
+    usual = {"nodes": 32_000, "edges": 40_000_000, "hidden": 32, "layers": 3, "epochs": 4, "rounds": 2}
+    for name, number in {**usual, "intervals": 32, "workers": 8}.items():
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--latency", type=float, default=0.1, help="seconds of a call")
     parser.add_argument("--bandwidth", type=float, default=200.0, help="Mbit/s of a worker")
+    parser.add_argument("--tasks-per-call", type=int, default=1)
+    parser.add_argument("--no-fusion", action="store_true", help="the last layer and its backward pass are tasks of their own")
     parser.add_argument("--apart", action="store_true", help="neighbors are anywhere")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()

@@ -46,7 +46,6 @@ def measured(rows: int, wide: int, out: int, bandwidth: float, latency: float, r
     assert isinstance(layer, nn.Module)
     arrays = weight_arrays(layer, weights, "layers.0.") | {"summed": torch.randn(rows, wide), "ids": torch.arange(rows)}
     options = {"model": json.dumps(model.config), "layer": 0, "training": True, "seed": 1, "inputs": False, "task": "0.f0.0"}
-    forward = pack_task("forward", options, arrays)
     backward = pack_task("backward", options, arrays | {"gradient": torch.randn(rows, out)})
     x, w = torch.randn(rows, wide), torch.randn(wide, out)
     product = seconds(lambda: x @ w, repeats)
@@ -84,9 +83,9 @@ def main() -> None:
         return
     for row in rows:
         print(
-            f"{row['case']}: computing again {1e3 * row['recomputed_s']:.2f} ms, fetching {1e3 * row['fetched_s']:.2f} ms; a backward "
-            f"call moves for {1e3 * row['moved_s']:.0f} ms and computes for {1e3 * row['computed_s']:.1f} ms, streaming saves at most "
-            f"{row['streaming_saves_at_most']:.1%} of it"
+            f"{row['case']}: computing again {1e3 * row['recomputed_s']:.2f} ms, fetching {1e3 * row['fetched_s']:.2f} ms; "
+            f"a backward call moves for {1e3 * row['moved_s']:.0f} ms and computes for {1e3 * row['computed_s']:.1f} ms, "
+            f"streaming saves at most {row['streaming_saves_at_most']:.1%} of it"
         )
 
 

@@ -82,22 +82,8 @@ class Trained:
         self.traffic = {} if server.at.exchange is None else dict(server.at.exchange.traffic)
 
 
-def train_one(
-    model,
-    data,
-    owners,
-    number,
-    exchange,
-    *,
-    intervals,
-    flow,
-    classes=None,
-    executor=None,
-    validate=False,
-    observe=None,
-    fusion=True,
-):
-    """One server's epoch."""
+def train_one(model, data, owners, number, exchange, *, intervals, flow, classes=None, executor=None, **how):
+    """One server's epoch. `how`: validate, observe of the controller, fusion."""
     part = part_with(data, owners, number)
     at = Neighborhood(part, intervals=intervals, exchange=exchange)
     weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -107,10 +93,10 @@ def train_one(
     with ExitStack() as stack:
         executor = executor or stack.enter_context(ThreadExecutor(2))
         patience = Patience(floor=60.0)  # a busy machine is no reason for another call
-        controller = stack.enter_context(Controller(executor, patience=patience, observe=observe))
-        server = Server(model, at, part.x, labels, store, controller, draws=key, fusion=fusion)
+        controller = stack.enter_context(Controller(executor, patience=patience, observe=how.get("observe")))
+        server = Server(model, at, part.x, labels, store, controller, draws=key, fusion=how.get("fusion", True))
         try:
-            return Trained(server, flow, validate)
+            return Trained(server, flow, how.get("validate", False))
         finally:
             server.close()
 

@@ -60,6 +60,8 @@ class WatchedServer(Server):
             "seeds": len(self.labels.of(0, self.at.num_own)["seeds"]),
             "rows_here": max(map(len, tables), default=0),
             "own_and_ghosts": max(self.at.forward.num_src, self.at.backward.num_src),
+            "lead": self.most_lead,
+            "age": self.most_age,
             "estimate": self.estimate,
             "peak": peak_memory(),
         }

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+_here = threading.local()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Kernels that are not told how many threads to use take one here, in the calling thread."""
+    before, _here.one = getattr(_here, "one", False), True
+    try:
+        yield
+    finally:
+        _here.one = before
+
 
 def thread_count(threads: int | None) -> int:
-    """The number of threads to use: as asked for, or every processor this process may run on."""
+    """The number of threads to use: as asked for, or every processor this process may run on (within `one_thread`, one)."""
     if threads is None:
+        if getattr(_here, "one", False):
+            return 1
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads < 1:
         raise ValueError(f"threads must be at least 1, not {threads}")

@@ -191,3 +191,19 @@ def test_each_of_three_machines_has_its_own_part_alone_and_the_memory_that_it_sa
         assert one["rows_here"] <= one["own_and_ghosts"] < large.num_nodes
         assert 0.85 * one["estimate"] <= one["peak"] <= 1.15 * one["estimate"], one
         assert one["peak"] > 400 << 20  # so most of it is no library's
+
+
+@pytest.mark.slow
+def test_a_run_of_flow_async_that_was_killed_goes_on_with_fewer_servers(tmp_path):
+    case = "sage:async1:4"
+    job = start(tmp_path, [f"{case}/kill={CULPRIT}@150"])
+    try:
+        assert job.processes[CULPRIT].wait(120) == -9, job.said(CULPRIT)
+        assert None not in job.wait(10)
+    finally:
+        job.end()
+    ran(tmp_path, [f"{case}/resume"], size=2)
+    assert all(bool(torch.isfinite(weight).all()) for weight in weights(tmp_path, case).values())
+    for one in facts(tmp_path, case, size=2):
+        assert one["lead"] <= 1
+        assert one["age"] <= 2

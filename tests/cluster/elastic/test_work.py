@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import elastic_worker  # noqa: F401
+from headrace._arrays import thread_count
 from headrace.cluster import run_task
 from headrace.cluster.elastic import FolderObjects, Reference, TaskError, Worker, operation, pack, pack_task, read_result
 from headrace.cluster.elastic.workers.operations import find_operation
@@ -150,3 +151,18 @@ def test_a_batch_gives_each_task_its_own_result():
     for place, said in ((1, "alone"), (3, "no message")):
         with pytest.raises(TaskError, match=said):
             read_result(results[place])
+
+
+def test_a_task_takes_one_thread_of_torch_and_of_the_kernels():
+    seen = []
+
+    @operation("test.threads")
+    def threads(options, arrays):
+        seen.append((torch.get_num_threads(), thread_count(None)))
+        return {}
+
+    before = thread_count(None)
+    read_result(run_task(pack_task("test.threads", {}, {})))
+    assert seen == [(1, 1)]
+    assert thread_count(None) == before
+    assert thread_count(3) == 3

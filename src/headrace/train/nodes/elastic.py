@@ -148,7 +148,8 @@ class ElasticRecipe(NodeRecipe):
                 self._train(epoch)
         self._log.open()
         parts = self.server.totals.pop(epoch)
-        loss, weight, right = torch.stack([parts[interval] for interval in sorted(parts)]).sum(0).tolist()
+        rows = [parts[interval] for interval in sorted(parts)]
+        loss, weight, right = torch.stack([torch.zeros(3, dtype=torch.float64), *rows]).sum(0).tolist()
         return Step(loss / weight if weight else 0.0, self._seeds, {self.measures[0].name: right}, weight=weight, ready=True)
 
     def _train(self, epoch: int) -> None:
@@ -206,7 +207,8 @@ class ElasticRecipe(NodeRecipe):
         self.spending.before = state.get("spent", 0.0)
         if self.flow == "async":
             self.flow, self._done_until = state.get("flow", self.flow), state.get("done_until", 0)
-            self.server.totals = {int(epoch): parts for epoch, parts in state.get("ahead", {}).items()}
+            ahead = state.get("ahead", {})  # of server 0: in those epochs figures are of its nodes alone
+            self.server.totals = {int(epoch): {} if self.part.number else parts for epoch, parts in ahead.items()}
         self._replace_store()
 
     def must_stop(self) -> str | None:
@@ -236,6 +238,8 @@ class ElasticRecipe(NodeRecipe):
 
     def _predict(self, nodes: Tensor, progress: Progress) -> Tensor:
         self._validations += 1
+        if self.flow == "async":  # whose store has copies, and the model may have its best weights again
+            self._replace_store()
         own = self.server.validate(self._validations)
         if self.exchange is None:
             return own[self.part.owners.locate(nodes.long())[1]]

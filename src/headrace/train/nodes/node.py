@@ -181,8 +181,9 @@ def _free(storage: str, begun: dict[str, Any]) -> Set[str]:
     alike = {begun.get("storage", "memory"), storage} <= {"memory", "disk"}
     places = {"staleness", "mode", "device_cache", "hot", "share", "parallel", "topology", "slices", "replicate"}
     places |= {"intervals", "executor", "workers", "tasks_per_call", "fusion", "objects", "budget"}
-    if begun.get("flow", "none") in ("sync", "pipe"):
-        places |= {"flow", "accumulate"}  # a step is an epoch, on any number of servers
+    flow = begun.get("flow", "none")
+    places |= {"accumulate"} if flow != "none" else set()  # a step is an epoch, on any number of servers
+    places |= {"flow"} if flow in ("sync", "pipe") else set()
     return FREE | places | ({"storage", "memory"} if alike else set())
 
 

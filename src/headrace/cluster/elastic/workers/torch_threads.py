@@ -8,19 +8,22 @@ from contextlib import contextmanager
 
 import torch
 
+from headrace._arrays import one_thread
+
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Compute with one thread of torch here, and afterwards with as many as before."""
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    """Compute with one thread here, of torch and of Headrace's kernels, and afterwards with as many as before."""
+    with one_thread():
+        before = torch.get_num_threads()
+        if before == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def keep_one_torch_thread() -> None:
