@@ -90,7 +90,7 @@ def snapshot(
             setup.watcher.note(f"{snapshots.info['missing']} targets are missing and do not count")
         return SnapshotRecipe(windows, setup)
 
-    if options.stack > 1 and not _stacks(snapshots, options):
+    if options.stack > 1 and not _stacks(windows.snapshots, options):
         options = replace(options, stack=1)  # groups are run one by one: they can be dealt so
     free = FREE | {"overlap", "keep"}
     if options.strategy in DEALS:
