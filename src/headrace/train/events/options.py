@@ -27,7 +27,7 @@ class TemporalOptions(RunOptions):
     )
     static: Literal["none", "learned", "features"] = option("none", "static rows added to the memory: learned first, or the data's")
     static_epochs: int = option(5, "with static learned, passes that learn the rows")
-    static_dropout: float = option(0.1, "with static learned, share of nodes that train with zeros, as unseen ones are tested")
+    static_dropout: float = option(0.0, "with static learned, share of nodes that train with zeros, as unseen ones are tested")
     neighbors: int = option(10, "recent neighbors of a node")
     hidden: int = option(100, "width of memory, time code and embeddings")
     heads: int = option(2, "attention heads")
