@@ -57,6 +57,16 @@ class EventNegatives:
         assert graph.edge_id is not None
         src = self.stream.src[begin:end].long()
         starts, ends = graph.indptr[src], graph.indptr[src + 1]
-        past = torch.stack([torch.searchsorted(graph.edge_id[a:b], before) for a, b in zip(starts, ends, strict=True)])[:, None]
+        past = _events_before(graph.edge_id, starts, ends, before)[:, None]
         met = graph.indices[(starts[:, None] + second % past.clamp_min(1)).clamp_max(graph.num_edges - 1)].long()
         return torch.where(past > 0, met, drawn)
+
+
+def _events_before(event: Tensor, starts: Tensor, ends: Tensor, before: int) -> Tensor:
+    """How many of `event[start:end]`, which rise, are below `before`: all rows are bisected together.  # [n] x 2 -> [n]"""
+    low, high = starts.clone(), ends.clone()
+    while bool((low < high).any()):
+        middle = (low + high) // 2
+        below = (low < high) & (event[middle.clamp_max(len(event) - 1)] < before)
+        low, high = torch.where(below, middle + 1, low), torch.where(below, high, torch.minimum(middle, high))
+    return low - starts
