@@ -2,6 +2,7 @@
 
 from headrace.temporal.batches import EventBatch, EventBatches, cut_events
 from headrace.temporal.memory import NodeMemory, Operation
+from headrace.temporal.prepared import PreparedBatches
 from headrace.temporal.schedule import Schedule, Turn, parse_parallel, schedule
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "EventBatches",
     "NodeMemory",
     "Operation",
+    "PreparedBatches",
     "Schedule",
     "Turn",
     "cut_events",

@@ -127,6 +127,8 @@ def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, s
     once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=1, validate_every=0, static="none")
     layers = {} if options.model == "tgat" else {"layers": 1}
     tgn = _tgn(options, stream, options.hidden, form="tgat", **layers)
+    if options.prepared is not None:  # batches without memory, and so others
+        once = replace(once, prepared=str(Path(options.prepared) / "static"))
     model = Forward(tgn, None, table)
     fit(lambda _: TemporalRecipe(stream, splits, model, once, evaluates=False), once, task="static", watcher=Watcher())
     seen = torch.zeros(stream.num_nodes, dtype=torch.bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from headrace.graph import EventSplits, EventStream
 from headrace.nn import TGN, event_losses
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.sample import EventNegatives
-from headrace.temporal import EventBatch, EventBatches, NodeMemory, Schedule, Turn, cut_events, parse_parallel
+from headrace.temporal import EventBatch, EventBatches, NodeMemory, PreparedBatches, Schedule, Turn, cut_events, parse_parallel
 from headrace.train.events.evaluate import Evaluator
 from headrace.train.events.options import TemporalOptions
 from headrace.train.measure import Measure
@@ -116,6 +117,7 @@ class TemporalRecipe(Recipe):
         )
         tgn = model.tgn
         self.has_memory = tgn.memory_width > 0
+        self.prepared = None if options.prepared is None else self._prepared(Path(options.prepared))
         self.memories = [
             NodeMemory(stream.num_nodes, memory=tgn.memory_width, mail=tgn.mail_width, device=self.device)
             for _ in range(k if self.has_memory else 0)
@@ -128,6 +130,26 @@ class TemporalRecipe(Recipe):
 
     def _hops(self) -> list[int]:
         return [self.options.neighbors] * max(self.model.tgn.hops, 1)
+
+    def _prepared(self, folder: Path) -> PreparedBatches:
+        # All that the bits of a batch depend on beside the data.
+        options, names = self.options, ("seed", "batch_size", "cut", "in_batch", "negatives", "parallel")
+        facts = {name: getattr(options, name) for name in names}
+        facts |= {"neighbors": self._hops(), "train_events": self.splits.train, "has_memory": self.has_memory}
+        return PreparedBatches(self.make, folder / f"seed-{options.seed}", facts)
+
+    def _prepare(self, sweep: int) -> None:
+        """Write the batches of a sweep that are not written yet."""
+        if self.prepared is None:
+            return
+        self.prepared.forget()
+        turns = [
+            turn for n in range(self.schedule.iterations) for turn in self.schedule.turns(n) if turn is not None and turn.reads
+        ]
+        for copy in range(self.schedule.k):
+            asked = [(turn.batch, self._since(sweep, turn)) for turn in turns if turn.copy == copy]
+            for n in range(self.schedule.j):
+                self.prepared.prepare((sweep * self.schedule.k + copy) * self.schedule.j + n, asked, memory=self.has_memory)
 
     def num_batches(self, epoch: int) -> int:
         return self.schedule.trainers * self.schedule.iterations
@@ -146,10 +168,12 @@ class TemporalRecipe(Recipe):
         j, k = self.schedule.j, self.schedule.k
         epoch = (sweep * k + turn.copy) * j
         since = self._since(sweep, turn)
-        return [self.make.make(turn.batch, epoch + n, since=since, memory=self.has_memory) for n in range(j)]
+        make = self.make if self.prepared is None else self.prepared
+        return [make.make(turn.batch, epoch + n, since=since, memory=self.has_memory) for n in range(j)]
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers
+        self._prepare(epoch)
         for copy, memory in enumerate(self.memories):
             memory.begin(self._ticket(epoch, first // trainers, copy))
         cells = [divmod(cell, trainers) for cell in range(first, self.num_batches(epoch))]
