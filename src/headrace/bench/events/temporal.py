@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,7 +145,8 @@ def check_embeddings(recipe: TemporalRecipe) -> None:
     assert tgn.updater is not None
     parts = [mail, *([] if edge_x is None else [edge_x[batch.mail_event]]), tgn.time(batch.mail_dt)]
     updated = torch.where(batch.has_mail[:, None], tgn.updater.cell(torch.cat(parts, dim=1), memory), memory)
-    (block,), layer = batch.blocks, tgn.layers[0]
+    block: Any = batch.blocks[0]
+    layer: Any = tgn.layers[0]
     state, phases, width = updated[batch.row_of], tgn.time(torch.zeros(1)), layer.out_channels // layer.heads
     plain = []
     for root in range(block.num_dst):
