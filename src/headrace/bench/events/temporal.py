@@ -47,7 +47,8 @@ def run(setting: TemporalSetting) -> list[Row]:
     made = [_options(setting, size) for size in setting.batch_sizes]  # refused before anything is read
     stream = EventStream.of(open_dataset(Path(name)) if Path(name).exists() else load(name))
     if setting.events:
-        stream = stream.part(0, min(setting.events, len(stream)))
+        part = stream.part(0, min(setting.events, len(stream)))  # its own splits, by shares
+        stream = EventStream(part.src, part.dst, part.time, part.edge_x, num_nodes=part.num_nodes)
     rows = []
     with threads_of(setting.threads):
         for options in made:
