@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any, Literal
 
+from headrace.bench.events import temporal
 from headrace.bench.links import link, out_of_core, tiers
 from headrace.bench.measure import Row
 from headrace.bench.nodes import advise, cluster, elastic, loader, pyg_layers, ranks, train, whole_graph
@@ -63,6 +64,13 @@ _ALL = (
     Bench("link", "an epoch of link prediction beside other systems", link.run, None, link.LinkPeersSetting),
     Bench("link-tiers", "link prediction with rows on device, host and disk", tiers.run, tiers.run, tiers.LinkTiersSetting),
     Bench("snapshots", "steps on snapshot groups by strategy", strategies.run, strategies.run, strategies.SnapshotSetting),
+    Bench(
+        "temporal",
+        "TGN on an event stream, sampling and negatives included",
+        temporal.run,
+        temporal.on_cuda,
+        temporal.TemporalSetting,
+    ),
     Bench("out-of-core", "link prediction from disk, by order of partitions", out_of_core.run, None),
 )
 _ON_GPU = {
@@ -76,6 +84,7 @@ _ON_GPU = {
     "gpu-advise": "advise",
     "gpu-link": "link-tiers",
     "gpu-snapshots": "snapshots",
+    "gpu-temporal": "temporal",
 }
 BENCHES = {bench.name: bench for bench in _ALL}
 BENCHES |= {name: BENCHES[bench].renamed(name) for name, bench in _ON_GPU.items()}

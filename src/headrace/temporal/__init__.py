@@ -3,6 +3,7 @@
 from headrace.temporal.batches import EventBatch, EventBatches, cut_events
 from headrace.temporal.copies import Copies
 from headrace.temporal.memory import NodeMemory, Operation
+from headrace.temporal.prepared import PreparedBatches
 from headrace.temporal.schedule import Holder, Schedule, Turn, parse_parallel, schedule
 from headrace.temporal.trainers import deal_trainers
 
@@ -13,6 +14,7 @@ __all__ = [
     "Holder",
     "NodeMemory",
     "Operation",
+    "PreparedBatches",
     "Schedule",
     "Turn",
     "cut_events",

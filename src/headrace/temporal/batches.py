@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -76,8 +78,14 @@ class EventBatches:
         assert graph.edge_id is not None
         # By places in the stream in place of times: "before event n" is what both rules of visibility come to.
         ordered = Graph(graph.indptr, graph.indices, time=graph.edge_id, edge_id=graph.edge_id)
-        self.samplers = [NeighborSampler(ordered, [fanout], temporal="last", threads=threads) for fanout in neighbors]
-        self._latest = NeighborSampler(ordered, [1], temporal="last", threads=threads)
+        # A hop each: what an edge's neighbor sees ends before the edge's time, not at its place among events of that time.
+        self.samplers = [self._sampler(ordered, fanout, threads) for fanout in neighbors]
+        self._latest = self._sampler(ordered, 1, threads)
+        self._time = stream.time.numpy()
+
+    @staticmethod
+    def _sampler(graph: Graph, fanout: int, threads: int | None) -> NeighborSampler:
+        return NeighborSampler(graph, [fanout], temporal="last", hop_time="edge", threads=threads)
 
     @property
     def num_batches(self) -> int:
@@ -93,11 +101,11 @@ class EventBatches:
         negative = self.negatives.sample(begin, end, first, epoch=epoch, batch=index) if negatives else dst[:, None][:, :0]
         copies = 2 + negative.shape[1]
         roots = torch.cat([src, dst, negative.T.flatten()])
-        bound = torch.searchsorted(stream.time, time)
+        bound = self._before(time)
         if self.in_batch == "hidden":
             bound = bound.clamp_max(first)
         nodes, blocks, dt, edge_id = self._neighborhood(roots, bound.repeat(copies), time.repeat(copies))
-        distinct, row_of = torch.unique(nodes, return_inverse=True)
+        distinct, row_of = _distinct(nodes)
         if memory:
             mail_event, has_mail, memory_time = self._mail(distinct, first, since)
         else:
@@ -127,21 +135,24 @@ class EventBatches:
         nodes, seeds = [roots], roots
         indptrs, dts, edges, before = [torch.zeros(1, dtype=torch.int64)], [], [], len(roots)
         blocks: list[Block] = []
-        for sampler in self.samplers:
+        for hop, sampler in enumerate(self.samplers):
+            if hop:
+                bound = self._before(time)
             sample = sampler.sample(seeds, time=bound, edge_ids=True)
             assert sample.edge_id is not None
-            events, neighbor = sample.edge_id, sample.nodes[sample.indices.long()].long()
-            degree = sample.indptr.diff()
-            edge_time = self.stream.time[events]
-            dts.append(time.repeat_interleave(degree) - edge_time)
-            edges.append(events)
+            edge_time = _taken(self.stream.time, sample.edge_id)
+            dts.append(_repeated(time, sample.indptr.diff()) - edge_time)
+            edges.append(sample.edge_id)
             indptrs.append(sample.indptr[1:] + indptrs[-1][-1])
-            nodes.append(neighbor)
-            indptr, count = torch.cat(indptrs), before + len(neighbor)
-            # A node per edge: the neighbor as of the edge's own time, which the next hop goes by.
-            blocks.append(Block(indptr, torch.arange(len(roots), count), count))
-            seeds, bound, time, before = neighbor, torch.searchsorted(self.stream.time, edge_time), edge_time, count
+            seeds, time = sample.nodes[len(seeds) :].long(), edge_time  # a neighbor per edge, as of the edge's own time
+            nodes.append(seeds)
+            before += len(seeds)
+            blocks.append(Block(torch.cat(indptrs), torch.arange(len(roots), before), before))
         return torch.cat(nodes), tuple(blocks), torch.cat(dts), torch.cat(edges)
+
+    def _before(self, time: Tensor) -> Tensor:
+        """The first place of the stream that is not before each time."""
+        return torch.from_numpy(np.searchsorted(self._time, time.numpy()))
 
     def _last_before(self, nodes: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
         """The last event of each node before place `bound` of the stream (0 where there is none), and whether there is one."""
@@ -157,7 +168,7 @@ class EventBatches:
         event, has = self._last_before(nodes, torch.full_like(nodes, first))
         has &= event >= since
         event = torch.where(has, event, 0)
-        start = self.starts[torch.searchsorted(self.starts, event, right=True) - 1]
+        start = self.starts[torch.from_numpy(np.searchsorted(self.starts.numpy(), event.numpy(), side="right")) - 1]
         earlier, had = self._last_before(nodes, start)
         had &= has & (earlier >= since)
         return event, has, self.stream.time[torch.where(had, earlier, 0)]
@@ -165,12 +176,32 @@ class EventBatches:
     def _written(self, begin: int, end: int, first: int, last: int, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Whose memory this batch writes: those whose last event of the group [first, last) is one of its own."""
         ends = torch.stack([self.stream.src[begin:last], self.stream.dst[begin:last]], dim=1).flatten().long()
-        distinct, place = torch.unique(ends, return_inverse=True)
-        latest = torch.zeros(len(distinct), dtype=torch.int64).scatter_reduce_(
-            0, place, torch.arange(len(ends)), "amax", include_self=False
-        )
-        mine = latest < 2 * (end - begin)
-        latest = latest[mine]
-        rows, other = (torch.searchsorted(nodes, ends[places]) for places in (latest, latest ^ 1))
+        distinct, place = _distinct(ends)
+        latest = np.empty(len(distinct), np.int64)
+        latest[place.numpy()] = np.arange(len(ends))  # the last of a node's places stays
         size = end - begin
-        return rows, other, torch.where(latest % 2 == 0, latest // 2 + size, latest // 2)
+        latest = latest[latest < 2 * size]
+        rows, other = (torch.from_numpy(np.searchsorted(nodes.numpy(), ends.numpy()[places])) for places in (latest, latest ^ 1))
+        root = np.where(latest % 2 == 0, latest // 2 + size, latest // 2)
+        return rows, other, torch.from_numpy(root)
+
+
+# Torch would divide these few thousand numbers among threads, which the trainer beside needs.
+
+
+def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """`torch.unique(ids, return_inverse=True)`, by hashing."""
+    encoded = pa.array(ids.numpy()).dictionary_encode()
+    found = encoded.dictionary.to_numpy()
+    order = found.argsort()
+    rank = np.empty(len(found), np.int64)
+    rank[order] = np.arange(len(found))
+    return torch.from_numpy(found[order]), torch.from_numpy(rank[encoded.indices.to_numpy()])
+
+
+def _taken(values: Tensor, places: Tensor) -> Tensor:
+    return torch.from_numpy(values.numpy()[places.numpy()])
+
+
+def _repeated(values: Tensor, counts: Tensor) -> Tensor:
+    return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))

@@ -38,13 +38,16 @@ class MemoryUpdate(nn.Module):
         for name, (tensor, width) in wanted.items():
             if tensor.shape != (rows, width):
                 raise ValueError(f"{name} must be [{rows}, {width}], not of shape {tuple(tensor.shape)}")
-        parts = [mail, self.time(dt)] if edge_x is None else [mail, edge_x, self.time(dt)]
-        changed = self._changed(torch.cat(parts, dim=1), memory)
+        stored = mail if edge_x is None else torch.cat([mail, edge_x], dim=1)
+        changed = self._changed(stored, self.time(dt), memory)
         return changed if has_mail is None else torch.where(has_mail[:, None], changed, memory)
 
-    def _changed(self, inputs: Tensor, memory: Tensor) -> Tensor:
+    def _changed(self, stored: Tensor, time: Tensor, memory: Tensor) -> Tensor:
         cell = self.cell
         if isinstance(cell, nn.GRUCell) and memory.device.type == "cpu":  # on a GPU torch's own is one kernel too
-            return gru_gates(F.linear(inputs, cell.weight_ih, cell.bias_ih), F.linear(memory, cell.weight_hh, cell.bias_hh), memory)
-        rows: Tensor = cell(inputs, memory)
+            # Two products: mail needs no gradient, so that of the inputs is one of the time's columns alone.
+            of_mail, of_time = cell.weight_ih.split([stored.shape[1], time.shape[1]], dim=1)
+            inputs = torch.addmm(F.linear(stored, of_mail, cell.bias_ih), time, of_time.t())
+            return gru_gates(inputs, F.linear(memory, cell.weight_hh, cell.bias_hh), memory)
+        rows: Tensor = cell(torch.cat([stored, time], dim=1), memory)
         return rows

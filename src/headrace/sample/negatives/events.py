@@ -11,6 +11,7 @@ from headrace import _native
 from headrace.graph import EventStream
 from headrace.sample.sampler import check_batch, check_seed
 
+_BLOCK = 1 << 20  # events that are looked at together
 EventNegative = Literal["uniform", "historical", "inductive"]
 
 
@@ -36,7 +37,7 @@ class EventNegatives:
             raise ValueError(f"negatives must be uniform, historical or inductive, not {kind!r}")
         check_seed(seed)
         self.stream, self.amount, self.kind, self.train_end, self.seed = stream, amount, kind, train_end, seed
-        self.destinations = torch.unique(stream.dst).long()
+        self.destinations = _distinct(stream)
         if len(self.destinations) < 2:
             raise ValueError("all events have one destination: there are no others to draw")
 
@@ -57,6 +58,24 @@ class EventNegatives:
         assert graph.edge_id is not None
         src = self.stream.src[begin:end].long()
         starts, ends = graph.indptr[src], graph.indptr[src + 1]
-        past = torch.stack([torch.searchsorted(graph.edge_id[a:b], before) for a, b in zip(starts, ends, strict=True)])[:, None]
+        past = _events_before(graph.edge_id, starts, ends, before)[:, None]
         met = graph.indices[(starts[:, None] + second % past.clamp_min(1)).clamp_max(graph.num_edges - 1)].long()
         return torch.where(past > 0, met, drawn)
+
+
+def _distinct(stream: EventStream) -> Tensor:
+    """All destinations in order, with a mark per node and a block of events in memory: a stream may lie on disk."""
+    seen = torch.zeros(stream.num_nodes, dtype=torch.bool)
+    for block in stream.dst.split(_BLOCK):
+        seen[block.long()] = True
+    return seen.nonzero().flatten()
+
+
+def _events_before(event: Tensor, starts: Tensor, ends: Tensor, before: int) -> Tensor:
+    """How many of `event[start:end]`, which rise, are below `before`: all rows are bisected together.  # [n] x 2 -> [n]"""
+    low, high = starts.clone(), ends.clone()
+    while bool((low < high).any()):
+        middle = (low + high) // 2
+        below = (low < high) & (event[middle.clamp_max(len(event) - 1)] < before)
+        low, high = torch.where(below, middle + 1, low), torch.where(below, high, torch.minimum(middle, high))
+    return low - starts

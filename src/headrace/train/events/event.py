@@ -161,6 +161,8 @@ def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, s
         return check_features(features, stream)
     once = replace(options, parallel="1x1x1", epochs=options.static_epochs, accumulate=1, validate_every=0, static="none")
     layers = {} if options.model == "tgat" else {"layers": 1}
+    if options.prepared is not None:  # batches without memory, and so others
+        once = replace(once, prepared=str(Path(options.prepared) / "static"))
 
     def make(table: nn.Embedding) -> TemporalRecipe:
         model = Forward(_tgn(options, stream, options.hidden, form="tgat", classes=classes, **layers), None, table)

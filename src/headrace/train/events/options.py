@@ -38,6 +38,7 @@ class TemporalOptions(RunOptions):
     candidates: int = option(20, "destinations that a true one is ranked among in evaluation (0: all there are)")
     evaluate: Literal["uniform", "historical", "inductive"] = option("uniform", "negatives of the evaluation")
     in_batch: Literal["hidden", "visible"] = option("hidden", "whether an event may see earlier ones of its own batch as neighbors")
+    prepared: str | None = option(None, "directory that batches are written to once, and read from by later epochs and runs")
     cut: Literal["size", "ties"] = option("size", "whether batches may end between events of one time")
 
     def __post_init__(self) -> None:

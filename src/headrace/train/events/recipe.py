@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -15,7 +16,16 @@ from headrace.nn import TGN
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.ranks import Alone, Exchange, Ranks, on_first
 from headrace.sample import EventNegatives
-from headrace.temporal import Copies, EventBatch, EventBatches, Schedule, Turn, cut_events, parse_parallel
+from headrace.temporal import (
+    Copies,
+    EventBatch,
+    EventBatches,
+    PreparedBatches,
+    Schedule,
+    Turn,
+    cut_events,
+    parse_parallel,
+)
 from headrace.train.events.evaluate import Evaluator
 from headrace.train.events.heads import make_head
 from headrace.train.events.options import TemporalOptions
@@ -146,6 +156,7 @@ class TemporalRecipe(Recipe):
             exchange=exchange,
         )
         self.memories = self.copies.memories
+        self.prepared = None if options.prepared is None else self._prepared(Path(options.prepared))
         self.edge_x = None if stream.edge_x is None else stream.edge_x.float().to(self.device)
         first = self.ranks.rank == 0
         self.evaluates = evaluates
@@ -160,6 +171,34 @@ class TemporalRecipe(Recipe):
 
     def _hops(self) -> list[int]:
         return [self.options.neighbors] * max(self.model.tgn.hops, 1)
+
+    def _prepared(self, folder: Path) -> PreparedBatches:
+        # All that the bits of a batch depend on beside the data.
+        options, names = self.options, ("seed", "batch_size", "cut", "in_batch", "negatives", "parallel")
+        facts = {name: getattr(options, name) for name in names}
+        facts |= {"neighbors": self._hops(), "train_events": self.splits.train}
+        facts |= {"has_memory": self.has_memory, "draws": self.head.draws}
+        return PreparedBatches(self.make, folder / f"seed-{options.seed}", facts)
+
+    def _prepare(self, sweep: int) -> None:
+        """Write the batches of a sweep that are not written yet: rank 0 does, and a rank to which that directory is another."""
+        if self.prepared is None:
+            return
+        self.prepared.forget()
+        on_first(self.ranks, lambda alive: self._write_batches(sweep, alive))
+        self._write_batches(sweep, lambda: None)
+
+    def _write_batches(self, sweep: int, alive: Callable[[], None]) -> None:
+        assert self.prepared is not None
+        turns = [
+            turn for n in range(self.schedule.iterations) for turn in self.schedule.turns(n) if turn is not None and turn.reads
+        ]
+        for copy in range(self.schedule.k):
+            asked = [(turn.batch, self._since(sweep, turn)) for turn in turns if turn.copy == copy]
+            for n in range(self.schedule.j):
+                alive()
+                epoch = (sweep * self.schedule.k + copy) * self.schedule.j + n
+                self.prepared.prepare(epoch, asked, memory=self.has_memory, negatives=self.head.draws)
 
     def num_batches(self, epoch: int) -> int:
         return self.schedule.trainers * self.schedule.iterations
@@ -182,11 +221,13 @@ class TemporalRecipe(Recipe):
         epoch = (sweep * k + turn.copy) * j
         since = self._since(sweep, turn)
         memory, draws = self.has_memory, self.head.draws
-        return [self.make.make(turn.batch, epoch + n, since=since, memory=memory, negatives=draws) for n in range(j)]
+        make = self.make if self.prepared is None else self.prepared
+        return [make.make(turn.batch, epoch + n, since=since, memory=memory, negatives=draws) for n in range(j)]
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers
         iteration, self._collected = first // trainers, None
+        self._prepare(epoch)
         self.copies.begin(lambda copy: self._base(epoch) + self.schedule.first_ticket(copy, iteration))
         cells = [(n, trainer) for n in range(iteration, self.schedule.iterations) for trainer in self.copies.trainers]
 
