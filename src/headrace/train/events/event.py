@@ -86,11 +86,11 @@ def temporal(
     features = data.x if isinstance(data, Dataset) else None
     if options.static == "features":
         check_features(features, stream)
-    classes = make_head(stream, options, splits.train).classes
     i, j, k = parse_parallel(options.parallel)
+    _require(stream, options, k)
+    classes = make_head(stream, options, splits.train).classes
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
     schedule = Schedule(i, j, k, len(cuts) - 1)
-    _require(stream, options, k)
     swept = replace(options, epochs=schedule.sweeps(options.epochs), accumulate=schedule.trainers)
 
     def make(setup: Setup) -> Recipe:
