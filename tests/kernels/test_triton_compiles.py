@@ -7,13 +7,27 @@ import pytest
 pytest.importorskip("triton", reason="needs triton")
 
 POINTERS = {
-    "i32": ("nodes", "trees", "neighbors", "raw", "edge_trees", "stamp", "places"),
-    "i64": ("request", "counts", "starts", "degrees", "row_ends", "positions", "indptr", "new_words", "take_words", "ids", "table"),
+    "i32": ("nodes", "trees", "neighbors", "raw", "edge_trees", "stamp", "places", "indices"),
+    "i64": (
+        "request",
+        "counts",
+        "starts",
+        "degrees",
+        "row_ends",
+        "positions",
+        "indptr",
+        "new_words",
+        "take_words",
+        "ids",
+        "table",
+        "edge_id",
+    ),
     "fp32": ("weight",),
-    "fp64": ("cumulative", "time", "seed_times"),
+    "fp64": ("cumulative", "time", "seed_times", "since", "edge_times"),
 }
 RANKED = {"labor": True, "depends": True, "weighted": True, "disjoint": False, "keep": True}
 NUMBERED = {"disjoint": True, "temporal": True, "inclusive": True, "latest": True, "replace": False, "last": False}
+NUMBERED |= {"seeds": False, "each": False, "windowed": False, "size": 1024, "chunk": 256}
 CASES = [
     ("_sampling.triton_rank.rank_kernel", {**RANKED, "rows": 8, "width": 64}),
     ("_sampling.triton_rank.rank_kernel", {**RANKED, "labor": False, "depends": False, "disjoint": True, "rows": 8, "width": 64}),
@@ -23,7 +37,10 @@ CASES = [
         {"replace": True, "weighted": True, "disjoint": True, "keep": True, "rows": 32, "slots": 16},
     ),
     ("_sampling.triton_sample.draw_long_kernel", {"replace": False, "weighted": False, "disjoint": True, "chunk": 256}),
-    ("_sampling.triton_number.number_kernel", {**NUMBERED, "seeds": False, "size": 1024, "chunk": 256}),
+    ("_sampling.triton_number.number_kernel", NUMBERED),
+    ("_sampling.triton_number.number_kernel", {**NUMBERED, "each": True, "windowed": True}),
+    ("_sampling.triton_number.number_kernel", {**NUMBERED, "each": True, "windowed": True, "seeds": True}),
+    ("_sampling.triton_number.relabel_kernel", {"each": True, "identify": True, "timed": True, "size": 1024}),
     ("_sampling.triton_place.place_kernel", {"of": "all edges", "size": 1024}),
 ]
 

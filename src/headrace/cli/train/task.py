@@ -133,7 +133,7 @@ def saying_how_to_go_on(task: str, spec: str, out: Path, watcher: Watcher) -> It
         command = shlex.join(["headrace", "train", task, spec, "--out", str(out), "--resume"])
         if is_first():
             if isinstance(error, Stopped) or any(any(out.glob(file)) for file in _CHECKPOINTS):
-                told = f"{error or 'interrupted'}; a checkpoint is in {out}. To go on:\n  {command}"
+                told = f"{str(error) or 'interrupted'}; a checkpoint is in {out}. To go on:\n  {command}"
             elif (out / "options.json").exists():
                 told = f"interrupted before the first checkpoint of {out}. To begin it again:\n  {command}"
             else:
