@@ -11,7 +11,7 @@ demo: .venv/ready
 	$(BIN)/headrace demo
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n 3 -m "not slow and not gpu"
 
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -q -m slow

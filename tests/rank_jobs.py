@@ -17,9 +17,9 @@ def free_port():
 
 
 class Job:
-    """Ranks of a script: their processes, and what each wrote to stderr."""
+    """Ranks of a script: their processes, and what each wrote; `apart`: what goes to stderr is in a file of its own."""
 
-    def __init__(self, script, args, *, size, folder, address="127.0.0.1", prefixes=None, environments=None):
+    def __init__(self, script, args, *, size, folder, address="127.0.0.1", prefixes=None, environments=None, apart=False):
         self.folder, port = Path(folder), free_port()
         self.processes = []
         for rank in range(size):
@@ -35,7 +35,8 @@ class Job:
             }
             said, prefix = self.folder / f"said.{rank}", (prefixes or {}).get(rank)
             if prefix is None:
-                self.processes.append(warm.Python(script, *args, said=said, environment=environment))
+                errors = self.folder / f"errors.{rank}" if apart else None
+                self.processes.append(warm.Python(script, *args, said=said, errors=errors, environment=environment))
                 continue
             with open(said, "wb") as file:
                 command = [*prefix, sys.executable, str(script), *map(str, args)]

@@ -1,6 +1,7 @@
-"""Scripts in processes that begin with torch imported: forked from a server that did nothing else, which saves seconds each."""
+"""Scripts in processes that begin with headrace imported: forked from a server that did nothing else, which saves seconds each."""
 
 import atexit
+import ctypes
 import multiprocessing
 import os
 import runpy
@@ -12,13 +13,14 @@ import traceback
 from pathlib import Path
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["torch"])
+_SERVER.set_forkserver_preload(["torch", "headrace"])
 
 
 class Python:
     """`python script arguments...` as a process, with the methods of `subprocess.Popen` that tests use.
 
-    What is written goes to the file `said`, errors to `errors` or there as well. A program may stand for a script: ("-c", text).
+    What is written goes to the file `said`, errors to `errors` or there as well. A program or a module may stand for a script:
+    ("-c", text), ("-m", name).
     """
 
     def __init__(self, *command, said, errors=None, environment=None, folder=None):
@@ -71,7 +73,20 @@ def _run(command, said, errors, environment, folder):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    _allow_threads()
     os._exit(_ended(command))
+
+
+def _allow_threads():
+    """Work goes on with one thread in a forked child, as the others stay behind. The server never had any: there may be more."""
+    import torch
+
+    from headrace._arrays import thread_count
+
+    maps = Path("/proc/self/maps")
+    for library in {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line} if maps.exists() else ():
+        ctypes.CDLL(library).omp_set_max_active_levels(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or thread_count(None)))
 
 
 def _ended(command):
@@ -84,6 +99,9 @@ def _ended(command):
                 sys.argv, main = ["-c", *command[2:]], type(sys)("__main__")
                 sys.modules["__main__"] = main
                 exec(compile(command[1], "<string>", "exec"), main.__dict__)
+            elif command[0] == "-m":
+                sys.argv = command[1:]
+                runpy.run_module(command[1], run_name="__main__", alter_sys=True)
             else:
                 sys.argv = command
                 sys.path.insert(0, str(Path(command[0]).parent))

@@ -36,10 +36,10 @@ def test_a_killed_partition_leaves_whole_parts_and_can_be_started_again():
 
 
 def test_bad_commands_are_refused_in_a_sentence():
-    counts = attacked("fuzz_commands", "--seed", "50", "--commands", "15")
+    counts = attacked("fuzz_commands", "--seed", "50", "--commands", "8")
     assert counts["failures"] == []
-    assert counts["commands"] == 15
-    assert counts["refused"] > 5
+    assert counts["commands"] == 8
+    assert counts["refused"] > 2
 
 
 def test_hostile_calls_are_errors_or_results():
@@ -72,7 +72,11 @@ _KNOWN = json.loads(soak.SEEDS.read_text(encoding="utf-8"))
 _FAILED = [attacker for attacker in soak.ATTACKERS if any(one["attacker"] == attacker.name for one in _KNOWN)]
 
 
-@pytest.mark.parametrize("attacker", _FAILED, ids=lambda attacker: attacker.name)
+@pytest.mark.parametrize(
+    "attacker",
+    [pytest.param(one, marks=pytest.mark.slow if one.name == "kill" else ()) for one in _FAILED],
+    ids=lambda attacker: attacker.name,
+)
 def test_seeds_that_once_failed(attacker):
     known = [one for one in _KNOWN if one["attacker"] == attacker.name]
     if attacker.name == "kill":  # a seed draws the same faults for its command, whatever commands there are beside it

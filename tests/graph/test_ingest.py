@@ -473,7 +473,9 @@ def random_edges(path: Path, count: int, nodes: int, hub: float = 0.0) -> tuple[
     return src, dst
 
 
-@pytest.mark.parametrize("way", [{"undirected": True}, {"self_loops": "add", "edge_ids": True}])
+@pytest.mark.parametrize(
+    "way", [{"undirected": True}, pytest.param({"self_loops": "add", "edge_ids": True}, marks=pytest.mark.slow)]
+)
 def test_memory_stays_within_the_budget_for_edges_larger_than_it(tmp_path: Path, way) -> None:
     budget = 400 << 20
     src, dst = random_edges(tmp_path / "e.npy", 12_000_000, 1_000_000, hub=0.5)
@@ -514,7 +516,7 @@ def test_memory_stays_within_the_budget_for_a_large_csv(tmp_path: Path, spread) 
     assert_same_graph(hr.open(tmp_path / "out").graph, hr.Graph.from_edges(src, dst, 8_000_000))
 
 
-@pytest.mark.parametrize(("kind", "wait"), [("csv", 0.02), ("npy", 0.5)])
+@pytest.mark.parametrize(("kind", "wait"), [("csv", 0.02), pytest.param("npy", 0.5, marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, kind, wait) -> None:
     file = tmp_path / f"e.{kind}"
     if kind == "npy":

@@ -1,15 +1,12 @@
 """Slices of columns give the bits that all columns at once give; factors of rows; when slices are chosen."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from child import assert_same_digest_on_every_level
 from headrace import _native
 from headrace.kernels import aggregate_reference
 
@@ -185,12 +182,4 @@ print(_native.level, digest.hexdigest())
 
 @pytest.mark.skipif(_native.level == "baseline", reason="needs a processor with AVX2: this one runs the baseline only")
 def test_every_instruction_set_gives_the_same_bits():
-    digests = {}
-    for level in ("avx512", "avx2", "baseline"):
-        environment = {**os.environ, "HEADRACE_LEVEL": level}
-        done = subprocess.run([sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr[-2_000:]
-        name, digest = done.stdout.split()
-        digests[name] = digest
-    assert "baseline" in digests
-    assert len(set(digests.values())) == 1, digests
+    assert_same_digest_on_every_level("-c", DIGEST)

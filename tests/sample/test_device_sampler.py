@@ -226,6 +226,7 @@ def test_samples_launched_as_one_are_those_of_one_at_a_time():
     run_interpreted(TOGETHER)
 
 
+@pytest.mark.slow
 def test_any_graph_and_method_equal_the_cpu_sampler():
     run_interpreted(PROPERTY)
 

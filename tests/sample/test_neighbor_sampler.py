@@ -489,7 +489,7 @@ def sample_from_damaged_graphs():
     tally = {"sampled": 0, "refused": 0}
     value = st.one_of(st.integers(-3, 60), st.sampled_from([-(2**62), -(2**31), 2**31 - 1, 2**32 + 1, 2**62]))
 
-    @settings(derandomize=True, deadline=None, database=None, max_examples=600, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, deadline=None, database=None, max_examples=300, suppress_health_check=list(HealthCheck))
     @given(small_graphs(), st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), value), max_size=4), st.data())
     def one(graph, damage, data):
         arrays = [graph.indptr.numpy().copy(), graph.indices.numpy().copy()]

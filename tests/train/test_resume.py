@@ -1,14 +1,13 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
 import headrace as hr
+import warm
 from headrace.train import Run, Watcher, node
 from training_cases import MODELS, StopAt, StoppedError, assert_same_run, assert_same_weights, ctrl_c_at, lasting, small
 
@@ -311,15 +310,14 @@ COMMAND += ["--threads", "1", "--log-every", "1", "--checkpoint-seconds", "0", "
 STEPS = 6 * 8
 
 
-def start(place, *more) -> subprocess.Popen:
+def start(place, *more) -> warm.Python:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "headrace", *COMMAND, "--out", str(place), *more]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = place.with_suffix(".said")
+    return warm.Python("-m", "headrace", *COMMAND, "--out", str(place), *more, said=said, environment=environment)
 
 
-def finish(process: subprocess.Popen) -> None:
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
+def finish(process: warm.Python, place) -> None:
+    assert process.wait(120) == 0, place.with_suffix(".said").read_text()
 
 
 def lines_of(place) -> int:
@@ -339,17 +337,17 @@ def kill_and_resume(place, kills: int, seed: int) -> int:
         if process.poll() is not None:
             break
         process.kill()
-        process.communicate()
+        process.wait()
         killed += 1
         process = start(place, "--resume")
-    finish(process)
+    finish(process, place)
     return killed
 
 
 @pytest.fixture(scope="module")
 def unkilled(tmp_path_factory):
     place = tmp_path_factory.mktemp("unkilled") / "run"
-    finish(start(place, "--checkpoint-seconds", "60"))
+    finish(start(place, "--checkpoint-seconds", "60"), place)
     return place
 
 

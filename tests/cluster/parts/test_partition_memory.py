@@ -19,7 +19,9 @@ def saved(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(("by", "features"), [("hash", "rows"), ("ldg", "rows"), ("hash", "columns")])
+@pytest.mark.parametrize(
+    ("by", "features"), [("ldg", "rows"), ("hash", "columns"), pytest.param("hash", "rows", marks=pytest.mark.slow)]
+)
 def test_memory_is_bounded_however_large_the_dataset_is(saved, tmp_path, by, features):
     done = run_python(str(CHILD), str(saved), str(tmp_path), by, features)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -75,6 +75,7 @@ def test_a_larger_table_trains_under_a_hard_limit(tmp_path, order):
 
 
 @linux
+@pytest.mark.slow
 def test_an_encoder_keeps_to_the_memory_that_was_told(tmp_path):
     more = {"dim": 128, "batch_size": 100, "chunks": 2, "negatives": 20, "staleness": 2, "order": "best", "epochs": 1}
     options = {**SHAPE, **more, "encoder": "sage", "fanout": [10]}
