@@ -66,7 +66,7 @@ def killed_and_resumed(alone, folder, model, kills):
             codes = job.wait(60)
             assert None not in codes, f"after {time.monotonic() - begin:.0f} s"
             assert all(codes), codes
-            assert codes[0] == -signal.SIGKILL
+            assert codes[0] == -signal.SIGKILL, job.said(0)
         finally:
             job.end()
     trained_by(1 + len(kills) % 3, folder, [f"{model}:resume"])
