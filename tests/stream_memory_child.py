@@ -36,7 +36,7 @@ def main(folder, count):
         events += recipe.step(batch, trainer.clock).seeds
         most = max(most, own_memory())
     batches.close()
-    rows = sum(memory.rows.nbytes for memory in recipe.memories)
+    rows = sum(memory.rows.nbytes for memory in recipe.memories.values())
     edges = recipe.make.samplers[0].graph.num_edges
     recipe.close()
     print(json.dumps({"before": before, "most": most, "memory": rows, "events": events, "edges": edges, "all": len(stream)}))
