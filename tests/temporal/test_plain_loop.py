@@ -26,6 +26,17 @@ def stream_of(events, *, gap, edge=0):
     return hr.EventStream(made.src, made.dst, made.time // gap, edge_x, num_nodes=60)
 
 
+def plain_cuts(times, size):
+    """Where batches begin that end between two times: from every `size`-th event, on to the first of a later time."""
+    starts = []
+    for begin in range(0, len(times), size):
+        while begin < len(times) and begin and times[begin - 1] == times[begin]:
+            begin += 1
+        if begin < len(times) and begin not in starts:
+            starts.append(begin)
+    return [*starts, len(times)]
+
+
 def both(stream, *, layers=None, **more):
     """Losses and memory of our training and of the plain loop."""
     base = {"epochs": 1, "hidden": 16, "neighbors": 4, "batch_size": 10, "dropout": 0.0, "optimizer": "sgd", "lr": 1e-4}
@@ -38,7 +49,9 @@ def both(stream, *, layers=None, **more):
     recipe.copies.settle()
     recipe.close()
     torch.manual_seed(0)
-    how = {"neighbors": chosen.neighbors, "batch_size": chosen.batch_size, "cuts": recipe.make.cuts.tolist()}
+    how = {"neighbors": chosen.neighbors, "batch_size": chosen.batch_size, "cuts": None}
+    if chosen.cut == "ties":
+        how["cuts"] = plain_cuts(stream.time[: stream.splits().train].tolist(), chosen.batch_size)
     how |= {"in_batch": chosen.in_batch, "rate": chosen.lr, "steps": 1000, "tgn": _tgn(chosen, stream, 0, **extra)}
     drawn = hr.sample.EventNegatives(stream, amount=chosen.negatives, seed=chosen.seed)
     plain, rows = plain_losses(stream, stream.splits().train, negatives=drawn, **how)
