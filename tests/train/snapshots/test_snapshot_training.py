@@ -83,7 +83,7 @@ def test_ranks_give_the_bits_of_one(alone, tmp_path, ranks):
     ],
 )
 def test_a_rank_that_dies_ends_the_others_who_name_it(tmp_path, case):
-    job = Job(SCRIPT, [tmp_path, f"{case}@1"], size=3, folder=tmp_path)
+    job = Job(SCRIPT, [tmp_path, f"{case}:3@1"], size=3, folder=tmp_path)
     try:
         job.processes[1].wait(120)
         assert job.processes[1].returncode == -signal.SIGKILL, job.said(1)

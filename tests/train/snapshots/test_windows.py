@@ -152,6 +152,24 @@ def test_what_is_missing_or_left_out_is_told(tmp_path):
     assert "no sums kept: one takes more than the budget of 10 bytes" in told
 
 
+def test_the_command_masks_what_is_missing_and_takes_integers_for_classes(tmp_path):
+    signal, edges = sequence().y.clone(), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    signal[7, 1] = float("nan")
+    hr.Dataset(hr.Graph.from_edges(*edges, 6), extra={"edge_index": edges, "signal": signal}).save(tmp_path / "gaps")
+    quick = ["--window", "4", "--hidden", "4", "--epochs", "1", "--threads", "1"]
+    asked = ["train", "snapshot", str(tmp_path / "gaps"), *quick, "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 2
+    assert "the signal is NaN at snapshot 7, node 1 (1 in all): mend it, or pass missing='mask' (--missing mask)" in done.output
+    done = CliRunner().invoke(app, [*asked, "--missing", "mask"])
+    assert done.exit_code == 0, done.output
+    assert "1 targets are missing and do not count" in done.output
+    known = classes()
+    extra = {"edge_index": edges, "x": torch.stack(known.x) if isinstance(known.x, list) else known.x, "y": known.y}
+    snapshots = hr.Snapshots.of(hr.Dataset(hr.Graph.from_edges(*edges, 6), extra=extra))
+    assert Windows.of(snapshots, SnapshotOptions(window=4)).predict == "classes"
+
+
 def test_a_known_dataset_has_its_usual_options(data_root):
     assert (suited_options("los_loop", {}).window, suited_options("los_loop", {}).history) == (12, "part")
     assert suited_options("chickenpox_hungary", {"window": 7}).window == 7

@@ -77,7 +77,7 @@ def snapshot(
         options, note = suited_options(name, given), chosen_words(name, given)
     if not isinstance(options, SnapshotOptions):
         raise TypeError(f"options must be SnapshotOptions, not {type(options).__name__}")
-    snapshots = data if isinstance(data, Snapshots) else Snapshots.of(data, every=options.every or None)
+    snapshots = data if isinstance(data, Snapshots) else Snapshots.of(data, every=options.every or None, missing=options.missing)
     windows = Windows.of(snapshots, options)
     away = snapshots.never_present()
 
