@@ -88,8 +88,11 @@ def test_no_batch_sees_the_future(stream):
     src, dst = stream.src.clone(), stream.dst.clone()
     src[cut:] = src[cut:][torch.randperm(len(src) - cut, generator=noise)]
     dst[cut:] = dst[cut:][torch.randperm(len(dst) - cut, generator=noise)]
-    other = hr.EventStream(src, dst, stream.time, num_nodes=stream.num_nodes)
-    assert train > cut
+    time = stream.time.clone()
+    time[cut:] = time[cut - 1] + torch.randint(1, 40, (len(time) - cut,), generator=noise).cumsum(0)
+    ends = {"val_time": int(time[train - 1]), "test_time": int(time[train + 200])}
+    other = hr.EventStream(src, dst, time, num_nodes=stream.num_nodes, **ends)
+    assert other.splits().train == train > cut
     losses, changed = trained(stream, options())[0], trained(other, options())[0]
     assert losses[: cut // 10] == changed[: cut // 10]
     assert losses[cut // 10 :] != changed[cut // 10 :]

@@ -71,7 +71,10 @@ def test_ranks_give_the_bits_of_one(alone, tmp_path, ranks):
         assert_close(weights(alone, case), weights(tmp_path, case), 0.0)
         balance = Run(tmp_path / case).result()["balance"]
         assert balance["makespan"] >= balance["bound"] > 0
-        assert balance["bytes"] > 0
+        steps = Run(tmp_path / case).metrics("epoch")[-1]["balance"]["steps"]
+        assert [len(values) for values in steps.values()] == [3, 3, 3]  # makespan over bound, idle share and bytes of each step
+        assert sum(steps["bytes"]) / 3 == pytest.approx(balance["bytes"], abs=0.1)
+        assert min(steps["bytes"]) > 0
 
 
 @pytest.mark.parametrize(
