@@ -120,6 +120,8 @@ def test_what_is_wrong_is_named():
         hr.Snapshots([([0], [1]), ([0, 9], [1, 1])], 3)
     with pytest.raises(ValueError, match="snapshot 0 has 1 features, snapshot 1 has 2"):
         hr.Snapshots([([0], [1])] * 2, 2, x=[torch.ones(2, 1), torch.ones(2, 2)])
+    with pytest.raises(ValueError, match="weight 1 of snapshot 1 is nan: mend it, or leave its edge out"):
+        hr.Snapshots([([0], [1], [1.0]), ([0, 1], [1, 0], [1.0, float("nan")])], 2)
     data = hr.Dataset(hr.Graph.from_edges([0], [1], 2), extra={"edge_index": torch.tensor([[0], [1]]), "signal": torch.ones(3, 2)})
     data.extra["signal"][1, 1] = float("nan")
     with pytest.raises(ValueError, match=r"NaN at snapshot 1, node 1 \(1 in all\)"):

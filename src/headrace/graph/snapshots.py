@@ -117,6 +117,9 @@ class Snapshots:
         values = torch.as_tensor(np.asarray(weight))
         if len(values) != len(source):
             raise ValueError(f"snapshot {at} has {len(values)} weights for {len(source)} edges")
+        if not bool(values.isfinite().all()):
+            edge = int((~values.isfinite()).nonzero()[0])
+            raise ValueError(f"weight {edge} of snapshot {at} is {values[edge].item()}: mend it, or leave its edge out")
         order = np.lexsort((source, target))  # stable, as the sort of its keys
         values = values[torch.from_numpy(order)].float()
         before = self._weight[-1] if self._weight else None

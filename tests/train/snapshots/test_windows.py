@@ -128,6 +128,11 @@ def test_what_cannot_be_forecast_is_named(data, options, says):
         Windows.of(data, SnapshotOptions(**{"window": 4, **options}))
 
 
+def test_a_unit_of_time_for_what_has_snapshots_already_is_refused():
+    with pytest.raises(ValueError, match="every cuts a list of events into snapshots, and this data has its own: leave it out"):
+        hr.train.snapshot(sequence(), {"every": 3.0})
+
+
 def test_numbers_that_are_not_finite_are_named():
     data = sequence()
     y = data.y.clone()
