@@ -1,6 +1,6 @@
 """Trainings on snapshot groups by one rank or several: `python snapshot_training.py FOLDER CASE...`, as torchrun starts it.
 
-A case with `@rank` is one in which this rank is killed at its third step.
+A case with `:resume` goes on with the run that is there; with `:N@R`, rank R kills itself when it is about to begin its N-th step.
 """
 
 import os
@@ -47,12 +47,12 @@ def sequence():
     return hr.Snapshots(graphs, data.num_nodes, x=data.x, y=data.y, mask=data.mask, nodes=data.nodes)
 
 
-def killed_at_the_third_step():
+def killed_at(number):
     plain, steps = SnapshotRecipe.owners, []
 
     def owners(*given):
         steps.append(given)
-        if len(steps) == 3:
+        if len(steps) == number:
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*given)
 
@@ -61,11 +61,12 @@ def killed_at_the_third_step():
 
 def main(folder, cases, resume=False, **more):
     for case in cases:
-        case, _, victim = case.partition("@")
-        if victim == os.environ.get("RANK", "none"):
-            killed_at_the_third_step()
+        case, *how = case.split(":")
+        for number, victim in (part.split("@") for part in how if "@" in part):
+            if victim == os.environ.get("RANK", "none"):
+                killed_at(int(number))
         options = SnapshotOptions(**{**SHAPE, **CASES[case], **more})
-        result = snapshot(sequence(), options, out=Path(folder) / case, watcher=Watcher(), resume=resume)
+        result = snapshot(sequence(), options, out=Path(folder) / case, watcher=Watcher(), resume=resume or "resume" in how)
         if (Path(folder) / case).is_dir() and result.run is not None:
             torch.save(result.model.state_dict(), Path(folder) / f"{case}.weights")
 

@@ -443,7 +443,8 @@ def test_the_command_prints_a_summary_json_or_one_line_of_error(tmp_path: Path) 
     arguments = [edges, tmp_path / "out", "--ids", "int", "--weight-column", "w", "--memory", "64GiB"]
     failed = command(*arguments)
     assert failed.exit_code == 2
-    assert failed.stderr.splitlines()[-1] == f"headrace: {edges}:3: the target id is not an integer ('x')"
+    said = "the target id is not an integer ('x'): mend the row, or leave such rows out by --skip-bad"
+    assert failed.stderr.splitlines()[-1] == f"headrace: {edges}:3: {said}"
     assert not (tmp_path / "out").exists()
     summary = command(*arguments, "--skip-bad")
     assert summary.exit_code == 0, summary.output

@@ -114,5 +114,5 @@ def test_generated_events_repeat_arrive_and_are_the_same_for_any_threads():
     assert (events.src < 360).all()
     assert (events.dst >= 360).all()
     assert (events.time.diff() == 0).any()
-    with pytest.raises(ValueError, match="add up to at most 1"):
+    with pytest.raises(ValueError, match="together at most 1"):
         hr.generate.events(10, 10, repeat=0.9, new=0.2)

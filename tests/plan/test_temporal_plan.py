@@ -120,7 +120,8 @@ def test_the_command_plans_before_anything_is_trained():
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     assert (plan["parallel"], plan["batch_size"]) == ("1x4x2", 200)
-    assert plan["command"].startswith("torchrun --nproc-per-node 4 -m headrace train temporal")
+    machines = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_MACHINE:29400"
+    assert plan["command"].startswith(f"torchrun {machines} --nproc-per-node 4 -m headrace train temporal")
     assert "--parallel 1x4x2 --batch-size 200" in plan["command"]
     shown = CliRunner().invoke(app, asked)
     assert "own events missed" in shown.stdout.replace("\n", " ")

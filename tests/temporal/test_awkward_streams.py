@@ -48,7 +48,11 @@ def losses_of(stream, **more):
             "training on 1,099,511,627,796 nodes (the largest id is 1099511627795)",
         ),
         (lambda: hr.EventStream(SRC, DST, TIME * 0), {}, "the val split has no events: all events have one time"),
-        (lambda: hr.EventStream(SRC, DST, (TIME > 100).long()), {}, "the val split has no events; they end at"),
+        (
+            lambda: hr.EventStream(SRC, DST, (TIME > 100).long()),
+            {},
+            "the val split has no events (train has 300, val has 0, test has 0): choose",
+        ),
         (lambda: hr.EventStream(SRC, DST, TIME, val_time=10, test_time=1000), {}, "the test split has no events"),
         (lambda: hr.EventStream(SRC, DST, TIME, val_time=-5, test_time=10), {}, "the train split has no events"),
         (lambda: hr.EventStream([], [], []), {}, "the stream has no events"),
@@ -59,7 +63,7 @@ def losses_of(stream, **more):
             "j is 8, above the 7 batches that there are to take in turn",
         ),
         (lambda: hr.EventStream(SRC, DST, TIME), {"parallel": "1x1x8"}, "k is 8, above the 7 batches at which copies"),
-        (lambda: hr.EventStream(SRC, DST, TIME), {"hidden": 9}, "must be a multiple of heads"),
+        (lambda: hr.EventStream(SRC, DST, TIME), {"hidden": 9}, "hidden must be a multiple of heads, not 9 with 2 heads"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_leaves_no_run(stream, more, said, tmp_path):

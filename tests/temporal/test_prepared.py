@@ -1,6 +1,7 @@
 """Batches that were prepared are those that are made, to the bit, and of no other data or options."""
 
 import dataclasses
+from time import sleep
 
 import pytest
 import torch
@@ -58,6 +59,20 @@ def test_training_has_the_same_bits_with_and_without(stream, tmp_path, parallel,
     for name, weight in plain.model.state_dict().items():
         assert torch.equal(weight, first.model.state_dict()[name])
         assert torch.equal(weight, again.model.state_dict()[name])
+
+
+def test_the_time_that_preparing_takes_counts_in_the_rate(stream, tmp_path, monkeypatch):
+    right, slept = PreparedBatches.prepare, []
+
+    def slowly(*given, **more):
+        sleep(0.2)
+        slept.append(0.2)
+        return right(*given, **more)
+
+    monkeypatch.setattr(PreparedBatches, "prepare", slowly)
+    result = trained(stream, prepared=str(tmp_path / "p"))
+    assert len(slept) >= 2  # epochs
+    assert result.events_per_second < 2 * stream.splits().train / sum(slept)
 
 
 def test_a_directory_of_something_else_is_refused_by_name(stream, tmp_path):

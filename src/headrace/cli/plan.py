@@ -22,6 +22,8 @@ from headrace.graph.known.named import named
 from headrace.plan import LinkPlan, link_plan, ranks_plan, temporal_plan
 from headrace.train import NodeOptions, TemporalOptions
 
+_FIRST = "FIRST_MACHINE"  # to be replaced by a name that all machines know
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -130,13 +132,17 @@ def _show_events(options: PlanOptions, dataset: str | None, json: bool) -> None:
     words = ["headrace", "train", "temporal", dataset, "--parallel", decided.parallel, "--batch-size", str(decided.batch_size)]
     words += ["--epochs", str(options.epochs), "--hidden", str(options.dim)]
     if decided.ranks > 1:
-        words = ["torchrun", "--nproc-per-node", str(decided.ranks // decided.machines), "-m", *words]
+        several = ["--nnodes", str(decided.machines), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{_FIRST}:29400"]
+        nodes = several if decided.machines > 1 else []
+        words = ["torchrun", *nodes, "--nproc-per-node", str(decided.ranks // decided.machines), "-m", *words]
     if json:
         print(json_module.dumps(decided.as_dict() | {"dataset": dataset, "command": shlex.join(words)}))
         return
     console = Console()
     show_plan(decided, console)
     console.print(f"\n[bold]{escape(shlex.join(words))}[/bold]", highlight=False, soft_wrap=True)
+    if decided.machines > 1:
+        console.print(f"(on each of the {decided.machines} machines; {_FIRST} is the name of one of them)", highlight=False)
 
 
 def _plan(options: PlanOptions, dataset: str | None) -> LinkPlan:

@@ -43,7 +43,7 @@ def events(
     if nodes < 2 or events < 1:
         raise ValueError(f"nodes must be at least 2 and events at least 1, not {nodes} and {events}")
     if min(repeat, new) < 0 or repeat + new > 1:
-        raise ValueError(f"repeat and new are shares that add up to at most 1, not {repeat} and {new}")
+        raise ValueError(f"repeat and new are shares, each at least 0 and together at most 1, not {repeat} and {new}")
     if not gap > 0 or not 0 <= seed < 2**64:
         raise ValueError(f"gap must be above 0 and seed from 0 to 2**64 - 1, not {gap} and {seed}")
     require_memory(80 * events + 16 * nodes, f"a stream of {events} events", "generate a shorter one")

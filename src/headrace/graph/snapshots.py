@@ -117,6 +117,9 @@ class Snapshots:
         values = torch.as_tensor(np.asarray(weight))
         if len(values) != len(source):
             raise ValueError(f"snapshot {at} has {len(values)} weights for {len(source)} edges")
+        if not bool(values.isfinite().all()):
+            edge = int((~values.isfinite()).nonzero()[0])
+            raise ValueError(f"weight {edge} of snapshot {at} is {values[edge].item()}: mend it, or leave its edge out")
         order = np.lexsort((source, target))  # stable, as the sort of its keys
         values = values[torch.from_numpy(order)].float()
         before = self._weight[-1] if self._weight else None
@@ -156,7 +159,10 @@ class Snapshots:
             )
         steps, nodes = (signal if signal is not None else arrays["x"]).shape[:2]
         x = torch.from_numpy(arrays["x"] if "x" in arrays else arrays["signal"][:, :, None]).float()
-        y = torch.from_numpy(arrays["y"]).float() if "y" in arrays else None if signal is None else torch.from_numpy(signal).float()
+        y = None if signal is None else torch.from_numpy(signal).float()
+        if "y" in arrays:
+            y = torch.from_numpy(arrays["y"])
+            y = y.float() if y.is_floating_point() else y.long()  # integers are classes
         x, y, mask, lacking = without_missing(x, y, missing)
         info = {"name": data.info.get("name"), **lacking}
         return cls(graphs_of(arrays, steps), nodes, x=x, y=y, mask=mask, info=info)

@@ -141,10 +141,15 @@ class EventStream:
             last = last if self.time.dtype.is_floating_point else math.floor(last)  # of whole numbers, the same events
             cuts.append(int(torch.searchsorted(self.time, torch.tensor(last, dtype=self.time.dtype), right=True)))
         splits = EventSplits(cuts[0], cuts[1], len(self))
-        for name, size in zip(splits._fields, (splits.train, splits.val - splits.train, splits.test - splits.val), strict=True):
+        sizes = {"train": splits.train, "val": splits.val - splits.train, "test": splits.test - splits.val}
+        for name, size in sizes.items():
             if size < 1:
-                same = ": all events have one time" if bool(self.time[0] == self.time[-1]) else ""
-                raise ValueError(f"the {name} split has no events{same}; they end at {splits}: choose other val_time and test_time")
+                has = ", ".join(f"{part} has {many}" for part, many in sizes.items())
+                if bool(self.time[0] == self.time[-1]):
+                    raise ValueError(
+                        f"the {name} split has no events: all events have one time, and no part can be later than another"
+                    )
+                raise ValueError(f"the {name} split has no events ({has}): choose other val_time and test_time")
         return splits
 
     def graph(self) -> Graph:

@@ -77,6 +77,7 @@ def test_a_run_on_snapshots_has_its_forecast_baselines_and_balance(tmp_path):
     assert line == {"name": "mean of all nodes", "truth": [60, 61, 59.5], "forecast": [60.5, 60.5, 60]}
     assert run["balance"]["means"] == {"makespan": 0.5, "bound": 0.4, "idle": 0.25, "bytes": 1000}
     assert run["balance"]["steps"]["over_bound"] == [1, 1.1, 1.2, 1.3] * 3
+    assert run["balance"]["steps"]["bytes"] == [1000, 1001, 1002, 1003] * 3
     other = embedded(page([read_run(write_run(tmp_path / "b", epochs=1))]))["runs"][0]
     assert (other["forecast"], other["baselines"], other["balance"]) == (None, [], {})
 

@@ -169,6 +169,7 @@ def write_snapshot_run(path: Path, *, name="tgcn", epochs=3, steps=4) -> Path:
     (path / "options.json").write_text(json.dumps(about), encoding="utf-8")
     balance = {"makespan": 0.5, "bound": 0.4, "idle": 0.25, "bytes": 1000.0}
     balance |= {"steps": {"over_bound": [1.0 + 0.1 * at for at in range(steps)], "idle": [0.05 * at for at in range(steps)]}}
+    balance["steps"]["bytes"] = [1000.0 + at for at in range(steps)]
     lines: list[dict] = [
         {"kind": "epoch", "epoch": epoch, "step": steps * (epoch + 1), "seconds": 2.0 * (epoch + 1), "epoch_seconds": 2.0}
         | {"train_seconds": 1.5, "loss": 1 / (1 + epoch), "val_mse": 30.0 - epoch, "val_mae": 3.0, "lr": 0.01, "bytes": 0}

@@ -10,9 +10,11 @@ import torch
 
 import headrace as hr
 import snapshot_training
+from headrace.nn.neighbor_sum import neighbor_sum
 from headrace.ranks import Alone
 from headrace.train import Run, SnapshotOptions, Watcher
 from headrace.train.fit import Setup
+from headrace.train.snapshots import recipe
 from headrace.train.snapshots.recipe import SnapshotRecipe
 from headrace.train.snapshots.windows import Windows
 from rank_jobs import Job
@@ -71,7 +73,10 @@ def test_ranks_give_the_bits_of_one(alone, tmp_path, ranks):
         assert_close(weights(alone, case), weights(tmp_path, case), 0.0)
         balance = Run(tmp_path / case).result()["balance"]
         assert balance["makespan"] >= balance["bound"] > 0
-        assert balance["bytes"] > 0
+        steps = Run(tmp_path / case).metrics("epoch")[-1]["balance"]["steps"]
+        assert [len(values) for values in steps.values()] == [3, 3, 3]  # makespan over bound, idle share and bytes of each step
+        assert sum(steps["bytes"]) / 3 == pytest.approx(balance["bytes"], abs=0.1)
+        assert min(steps["bytes"]) > 0
 
 
 @pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def test_ranks_give_the_bits_of_one(alone, tmp_path, ranks):
     ],
 )
 def test_a_rank_that_dies_ends_the_others_who_name_it(tmp_path, case):
-    job = Job(SCRIPT, [tmp_path, f"{case}@1"], size=3, folder=tmp_path)
+    job = Job(SCRIPT, [tmp_path, f"{case}:3@1"], size=3, folder=tmp_path)
     try:
         job.processes[1].wait(120)
         assert job.processes[1].returncode == -signal.SIGKILL, job.said(1)
@@ -168,6 +173,22 @@ def test_a_run_goes_on_with_another_exact_strategy_and_no_other(tmp_path):
 def test_bad_options_are_named(change, says):
     with pytest.raises(ValueError, match=says):
         hr.train.snapshot(snapshot_training.sequence(), SnapshotOptions(**{**snapshot_training.SHAPE, **change}))
+
+
+class Misdeclared(hr.nn.TGCN):
+    """Declares a sum of features, and sums the state too."""
+
+    def step(self, ahead, where, state):
+        return super().step(ahead, where, (neighbor_sum("gcn", state[0], where),))
+
+
+@pytest.mark.parametrize("hoist", [True, False])
+def test_a_sum_that_is_declared_wrongly_is_found_before_the_first_step(monkeypatch, tmp_path, hoist):
+    monkeypatch.setattr(recipe, "make_cell", lambda options, width: Misdeclared(width, options.hidden))
+    options = SnapshotOptions(**{**snapshot_training.SHAPE, "hoist": hoist})
+    with pytest.raises(ValueError, match=r"Misdeclared declares 0 sums that read state, and makes 1 .*: mend its operators"):
+        hr.train.snapshot(snapshot_training.sequence(), options, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_targets_must_be_there():

@@ -4,6 +4,7 @@ import threading
 from contextlib import ExitStack
 from functools import cache
 from itertools import product
+from time import process_time
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from headrace.snapshots import Costs
 from headrace.snapshots.traffic import boundary_bytes, halo_bytes, halo_rows
 from headrace.train import SnapshotOptions, Watcher
 from headrace.train.accumulate import Accumulator
-from headrace.train.fit import Setup
+from headrace.train.fit import Setup, torch_threads
 from headrace.train.snapshots import recipe as recipes
+from headrace.train.snapshots.dealing import Dealing
 from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.clock import Clock
 from rank_threads import ThreadExchange, ThreadRanks, on_every_rank
@@ -183,6 +185,31 @@ def test_on_one_rank_nothing_is_split_or_shipped(monkeypatch, strategy):
     assert_same(gradients, others, 0.0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["tgcn", "gclstm"])
+def test_on_one_rank_vertex_and_snapshot_take_as_long_as_sequential(model):
+    """Processor time of the same steps, of each strategy in turn; no more than 1.05 times."""
+    data = hr.generate.snapshots(nodes=1500, edges=15_000, steps=24, features=16, seed=2)
+    made, taken = {}, {}
+    with ExitStack() as opened, torch_threads(1):
+        for strategy in ("sequential", "vertex", "snapshot"):
+            options = SnapshotOptions(**SHAPE | {"model": model, "strategy": strategy, "hidden": 32, "threads": 1})
+            setup = Setup(options, None, None, Alone(), options.batches_per_step, Watcher(), opened, None)
+            torch.manual_seed(0)
+            made[strategy] = recipes.SnapshotRecipe(Windows.of(data, options), setup)
+        for _ in range(12):
+            for strategy, recipe in made.items():
+                recipe.update, begun = recipe.make_update(recipe.options), process_time()
+                count = recipe.options.batches_per_step
+                batches = recipe.batches(0, 0)
+                accumulator = Accumulator(recipe, Alone(), None)
+                accumulator.step(batches, count, epoch=0, first=0, rate=0.0, ask=0, clock=Clock(None))
+                taken.setdefault(strategy, []).append(process_time() - begun)
+    quick = {strategy: sorted(seconds[2:])[2] for strategy, seconds in taken.items()}
+    for strategy in ("vertex", "snapshot"):
+        assert quick[strategy] <= 1.05 * quick["sequential"], quick
+
+
 @pytest.mark.parametrize("strategy", ["balanced", "equal"])
 def test_measured_seconds_change_no_bit(monkeypatch, strategy):
     plain = on_ranks(monkeypatch, 2, "gaps", model="gclstm", strategy=strategy)[0]
@@ -266,12 +293,23 @@ def test_snapshot_sends_a_state_at_every_boundary_forward_and_back(monkeypatch, 
 
 @pytest.mark.parametrize("strategy", ["balanced", "equal", "sequential"])
 def test_whole_groups_send_gradients_alone(monkeypatch, strategy):
+    """Beside them some dozens of numbers of each piece: its loss, how much it was, the seconds that it took."""
+    deal, dealt = Dealing.deal, {}
+
+    def seen(self, pieces, reporter=None):
+        dealt[self.ranks.rank] = deal(self, pieces, reporter)
+        return dealt[self.ranks.rank]
+
+    monkeypatch.setattr(Dealing, "deal", seen)
     for rank, (_, _, recipe) in enumerate(on_ranks(monkeypatch, 2, "gaps", model="gclstm", strategy=strategy)):
-        own = recipe.dealing.deal(recipe._step).count(rank) if strategy != "balanced" else None
+        pieces, own = len(recipe._step), dealt[rank].count(rank)
+        assert own == {"sequential": pieces * (rank == 0)}.get(strategy, own)
         assert set(recipe.exchange.traffic) == {"scatter", "collect", "reports", "costs"}
-        if own is not None:
-            gradients = gradient_bytes(parameters_of(recipe), 4, len(recipe._step), 2, rank, own=own)
-            assert sent(recipe, "scatter", "collect") == [gradients["scatter"].sent, gradients["collect"].sent]
+        gradients = gradient_bytes(parameters_of(recipe), 4, pieces, 2, rank, own=own)
+        assert sent(recipe, "scatter", "collect") == [gradients["scatter"].sent, gradients["collect"].sent]
+        reports, costs = sent(recipe, "reports", "costs")
+        assert costs == 8 * recipe.options.batches_per_step
+        assert reports <= 8 * 64 * pieces  # however large the graphs are
 
 
 @pytest.mark.parametrize("model", ["mpnnlstm", "evolvegcnh"])

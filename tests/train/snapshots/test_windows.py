@@ -128,6 +128,11 @@ def test_what_cannot_be_forecast_is_named(data, options, says):
         Windows.of(data, SnapshotOptions(**{"window": 4, **options}))
 
 
+def test_a_unit_of_time_for_what_has_snapshots_already_is_refused():
+    with pytest.raises(ValueError, match="every cuts a list of events into snapshots, and this data has its own: leave it out"):
+        hr.train.snapshot(sequence(), {"every": 3.0})
+
+
 def test_numbers_that_are_not_finite_are_named():
     data = sequence()
     y = data.y.clone()
@@ -150,6 +155,24 @@ def test_what_is_missing_or_left_out_is_told(tmp_path):
     assert "2 nodes have no edge in any snapshot, the first is node 4" in told
     assert "1 targets are missing and do not count" in told
     assert "no sums kept: one takes more than the budget of 10 bytes" in told
+
+
+def test_the_command_masks_what_is_missing_and_takes_integers_for_classes(tmp_path):
+    signal, edges = sequence().y.clone(), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    signal[7, 1] = float("nan")
+    hr.Dataset(hr.Graph.from_edges(*edges, 6), extra={"edge_index": edges, "signal": signal}).save(tmp_path / "gaps")
+    quick = ["--window", "4", "--hidden", "4", "--epochs", "1", "--threads", "1"]
+    asked = ["train", "snapshot", str(tmp_path / "gaps"), *quick, "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 2
+    assert "the signal is NaN at snapshot 7, node 1 (1 in all): mend it, or pass missing='mask' (--missing mask)" in done.output
+    done = CliRunner().invoke(app, [*asked, "--missing", "mask"])
+    assert done.exit_code == 0, done.output
+    assert "1 targets are missing and do not count" in done.output
+    known = classes()
+    extra = {"edge_index": edges, "x": torch.stack(known.x) if isinstance(known.x, list) else known.x, "y": known.y}
+    snapshots = hr.Snapshots.of(hr.Dataset(hr.Graph.from_edges(*edges, 6), extra=extra))
+    assert Windows.of(snapshots, SnapshotOptions(window=4)).predict == "classes"
 
 
 def test_a_known_dataset_has_its_usual_options(data_root):

@@ -39,7 +39,8 @@ class BadRows:
         for bad in sorted(rows, key=lambda bad: bad.row)[: max(1, _EXAMPLES - len(self.examples))]:
             message = f"{table.where(bad.row)}: {bad.problem}"
             if not self.skip:
-                raise IngestError(message)
+                joined = "; or" if "): " in bad.problem else ": mend the row, or"
+                raise IngestError(f"{message}{joined} leave such rows out by skip_bad")
             if len(self.examples) < _EXAMPLES:
                 self.examples.append(message)
         self.count += len(rows)

@@ -47,7 +47,7 @@ def without_missing(x: Tensor, y: Tensor | None, missing: Missing) -> tuple[Tens
         at, node = (int(i) for i in lacks[0].isnan().nonzero()[0, :2])
         raise ValueError(
             f"the signal is NaN at snapshot {at}, node {node} ({int(lacks[0].isnan().sum())} in all): "
-            "mend it, or pass missing='mask'"
+            "mend it, or pass missing='mask' (--missing mask)"
         )
     counted = int(x.isnan().sum()) if y is None else int(y.isnan().sum())
     if y is not None:

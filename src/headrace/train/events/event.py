@@ -87,6 +87,9 @@ def temporal(
     if options.static == "features":
         check_features(features, stream)
     i, j, k = parse_parallel(options.parallel)
+    attends = options.model != "jodie" or options.static == "learned"
+    if attends and options.hidden % options.heads:
+        raise ValueError(f"hidden must be a multiple of heads, not {options.hidden} with {options.heads} heads: change one of them")
     _require(stream, options, k)
     classes = make_head(stream, options, splits.train).classes
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)

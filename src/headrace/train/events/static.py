@@ -42,7 +42,8 @@ def _learned(
     seen = torch.zeros(stream.num_nodes, dtype=torch.bool)
     seen[stream.src[:train_end].long()] = True
     seen[stream.dst[:train_end].long()] = True
-    setup.watcher.note(f"static rows of {int(seen.sum()):,} nodes are learnt first, in {once.epochs} epochs of the training events")
+    passes = "1 epoch" if once.epochs == 1 else f"{once.epochs} epochs"
+    setup.watcher.note(f"static rows of {int(seen.sum()):,} nodes are learnt first, in {passes} of the training events")
     torch.manual_seed(once.seed)
     table = nn.Embedding(stream.num_nodes, once.hidden)
     nn.init.normal_(table.weight, std=once.hidden**-0.5)

@@ -11,6 +11,7 @@ from headrace.train.report.read import LoggedRun, Record, number, record, record
 
 _MOST = 400  # steps of a run that are drawn: means of as many in turn where it has more
 _PER_STEP = ("makespan", "bound", "idle", "bytes")
+_BY_STEP = ("over_bound", "idle", "bytes")
 
 
 def baselines(run: LoggedRun) -> list[dict[str, Any]]:
@@ -39,13 +40,13 @@ def forecast(run: LoggedRun) -> dict[str, Any] | None:
 
 def balance(run: LoggedRun) -> dict[str, Any]:
     """Seconds of a step, the bound on them, the idle share and bytes sent: means over the epochs; and, step by step, makespan over
-    bound and the idle share."""
+    bound, the idle share and bytes."""
     known = [facts for repeat in run.repeats for epoch in repeat.epochs if (facts := record(epoch.get("balance")))]
     if not known:
         return {}
     last = run.repeats[-1]
     steps = [record(record(epoch.get("balance")).get("steps")) for epoch in last.epochs]
-    columns = {name: [value for of_epoch in steps for value in _numbers(of_epoch.get(name))] for name in ("over_bound", "idle")}
+    columns = {name: [value for of_epoch in steps for value in _numbers(of_epoch.get(name))] for name in _BY_STEP}
     return {
         "means": {name: _mean(facts.get(name) for facts in known) for name in _PER_STEP},
         "steps": {name: _thinned(values) for name, values in columns.items()} if columns["over_bound"] else None,

@@ -42,7 +42,8 @@ class Dealing:
         self._sums = {"makespan": 0.0, "bound": 0.0, "busy": 0.0, "steps": 0}
         self.by_step = BySteps()
         self._balance: dict[str, float] = {}
-        self._traffic = 0
+        self._traffic = 0  # that was sent before this epoch
+        self._sent = 0  # before the step
         self._joint = False
 
     def deal(self, pieces: list[Piece], reporter: int | None = None) -> tuple[int, ...]:
@@ -99,7 +100,9 @@ class Dealing:
                 own = [number for number, other in enumerate(owner) if other == rank]
                 self.costs.measure(rank, [self.size(pieces[number]) for number in own], [measured[number] for number in own])
             came = dealt(measured, owner, size)
-        self.by_step.add(came)
+        sent = self._bytes_sent()
+        self.by_step.add(came, sent - self._sent)
+        self._sent = sent
         self._sums["makespan"] += came.makespan
         self._sums["bound"] += came.bound
         self._sums["busy"] += sum(came.loads)
@@ -114,7 +117,7 @@ class Dealing:
         """Close the account of an epoch."""
         self.learn()
         sums, before = self._sums, self._traffic
-        self._traffic = sum(traffic.sent for exchange in self.exchanges for traffic in exchange.traffic.values())
+        self._traffic = self._bytes_sent()
         if sums["steps"]:
             span = sums["makespan"]
             self._balance = {
@@ -125,6 +128,10 @@ class Dealing:
             }
         self._sums = dict.fromkeys(sums, 0)
         return self._balance
+
+    def _bytes_sent(self) -> int:
+        """By this rank, in all that counts."""
+        return sum(traffic.sent for exchange in self.exchanges for traffic in exchange.traffic.values())
 
     def state_dict(self) -> dict[str, Any]:
         return self.costs.state_dict()

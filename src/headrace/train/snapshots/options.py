@@ -47,6 +47,9 @@ class SnapshotOptions(RunOptions):
     val: float = option(0.1, "share of the snapshots that is for validation, before those for testing")
     test: float = option(0.2, "share of the snapshots that is for testing: the last ones")
     every: float = option(0.0, "time unit of a snapshot, where the dataset is a list of events")
+    missing: Literal["refuse", "mask"] = option(
+        "refuse", "what is NaN in a dataset's signal: an error, or an input of 0 and a target that does not count"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

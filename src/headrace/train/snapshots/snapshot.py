@@ -74,10 +74,12 @@ def snapshot(
     note = ""
     if options is None or isinstance(options, Mapping):
         given, name = options or {}, str(data.info.get("name"))
+        if given.get("every") and (isinstance(data, Snapshots) or {"signal", "x"} & data.extra.keys()):
+            raise ValueError("every cuts a list of events into snapshots, and this data has its own: leave it out")
         options, note = suited_options(name, given), chosen_words(name, given)
     if not isinstance(options, SnapshotOptions):
         raise TypeError(f"options must be SnapshotOptions, not {type(options).__name__}")
-    snapshots = data if isinstance(data, Snapshots) else Snapshots.of(data, every=options.every or None)
+    snapshots = data if isinstance(data, Snapshots) else Snapshots.of(data, every=options.every or None, missing=options.missing)
     windows = Windows.of(snapshots, options)
     away = snapshots.never_present()
 

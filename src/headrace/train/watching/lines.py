@@ -29,7 +29,7 @@ class Lines(Watcher):
         place = f", going on at epoch {epoch + 1}, batch {batch + 1}" if epoch or batch else ""
         size, data = model_size(header), data_size(header)
         what = model_name(header) + f" with {size}" * bool(size) + f" on {data}" * bool(data)
-        self._say(f"{what}: {epochs} epochs of {batches} batches, seed {header['options']['seed']}{place}")
+        self._say(f"{what}: {epochs} epoch{'s' * (epochs != 1)} of {batches} batches, seed {header['options']['seed']}{place}")
 
     def step(self, event: StepEvent, clock: dict[str, float]) -> None:
         if time.monotonic() - self.said > _EVERY_SECONDS:

@@ -69,7 +69,7 @@ function forecastChart(run, line) {
 
 function stepChart(column, title, format, zero = false) {
   return {
-    title, has: (run) => Boolean(run.balance.steps),
+    title, has: (run) => Boolean(run.balance.steps && run.balance.steps[column].length),
     draw: (width, runs) => lineChart(width, 210, {
       title, name: title, format, zero, x: "step", metrics: { [column]: title },
       series: runs.map((run) => ({
@@ -183,7 +183,8 @@ const sections = [
     id: "balance", title: "Balance of the ranks", optional: true,
     intro: "A step is as long as its busiest rank (makespan); no deal of its pieces to ranks is shorter than the bound. Means over "
       + "the epochs, then step by step.",
-    charts: [balanceChart, stepChart("over_bound", "Makespan over bound", plain), stepChart("idle", "Idle share", share, true)],
+    charts: [balanceChart, stepChart("over_bound", "Makespan over bound", plain), stepChart("idle", "Idle share", share, true),
+      stepChart("bytes", "Bytes that rank 0 sent", bytes, true)],
     has: (run) => Boolean(run.balance.means), absent: "it deals no groups",
   },
   {
