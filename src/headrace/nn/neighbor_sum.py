@@ -17,7 +17,7 @@ from torch import Tensor
 from headrace.graph import Graph
 from headrace.kernels import aggregate
 from headrace.nn.first_sum import Factors
-from headrace.nn.gcn import graph_norm, targets
+from headrace.nn.gcn import graph_norm, row_sums, targets
 from headrace.nn.structure import over
 
 Kind = Literal["gcn", "laplacian", "mean_in", "mean_out"]
@@ -123,7 +123,12 @@ def _laplacian(graph: Graph, dtype: torch.dtype) -> Factors:
     target, source = targets(graph), graph.indices
     weight = torch.ones(graph.num_edges, dtype=dtype, device=graph.device) if graph.weight is None else graph.weight.to(dtype)
     weight = torch.where(source == target, 0, weight)
-    degree = torch.zeros(graph.num_nodes, dtype=dtype, device=graph.device).index_add_(0, source.long(), weight)
+    if graph.device.type == "cpu":
+        degree = torch.zeros(graph.num_nodes, dtype=dtype).index_add_(0, source.long(), weight)
+    else:  # in an order, as `row_sums` has it
+        out = graph.reverse()
+        assert out.permutation is not None
+        degree = row_sums(out, weight[out.permutation])
     root = torch.where(degree > 0, degree.rsqrt(), 0)
     return Factors(weight=-(root[source.long()] * weight * root[target.long()]))
 

@@ -186,8 +186,8 @@ class Operators:
         if all(len(ids) == 0 or int(ids[-1]) == len(ids) - 1 for ids in own):
             count = max(len(ids) for ids in own)
             return count, None, [None if len(ids) == count else len(ids) for ids in own]
-        members = torch.cat(own).unique()
-        return len(members), members, [torch.searchsorted(members, ids) for ids in own]
+        members, device = torch.cat(own).unique(), self.snapshots.device
+        return len(members), members.to(device), [torch.searchsorted(members, ids).to(device) for ids in own]
 
     def _taken(self, state: State, place: _Place) -> State:
         """The state of the nodes of a snapshot."""

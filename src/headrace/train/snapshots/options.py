@@ -64,8 +64,8 @@ class SnapshotOptions(RunOptions):
             raise ValueError(
                 f"strategy {self.strategy} runs a group on several ranks, and dropout draws on one: leave out one of them"
             )
-        if self.device.partition(":")[0] != "cpu":
-            raise ValueError(f"snapshots are trained on a CPU as yet, not on {self.device}: leave device out")
+        if self.device != "cpu" and self.strategy in ("vertex", "snapshot"):
+            raise ValueError(f"strategy {self.strategy} spreads a group over ranks, which are CPUs: a GPU takes whole groups")
         if self.accumulate not in (0, self.batches_per_step):
             raise ValueError(f"a step is of groups: set groups, not accumulate ({self.accumulate})")
 

@@ -53,12 +53,16 @@ class SnapshotRecipe(Recipe):
 
     def __init__(self, windows: Windows, setup: Setup) -> None:
         options: SnapshotOptions = setup.options
+        self.device = torch.device(options.device)
+        if self.device.type != "cpu" and setup.ranks.size > 1:
+            raise ValueError(f"a GPU trains on snapshots in one process, and there are {setup.ranks.size} ranks: start one")
+        windows = windows.to(self.device)
         self.windows, self.options, self.ranks, self.exchange = windows, options, setup.ranks, setup.exchange
         cell = make_cell(options, windows.snapshots.num_features)
         check_cell(cell)
         self.head: Head = _HEADS[windows.predict](windows, options)
         self.measures = self.head.measures
-        self.model = self.head.make_model(cell)
+        self.model = self.head.make_model(cell).to(self.device)
         self.kept = KeptSums(options.keep * 2**20) if options.hoist and options.keep else None
         self.operators = Operators(cell, windows.snapshots, hoist=options.hoist, kept=self.kept)
         self.dealing = Dealing(windows.snapshots, cell, options.strategy, self.ranks, self.exchange, options.batches_per_step)
@@ -174,6 +178,8 @@ class SnapshotRecipe(Recipe):
             return Step(loss, len(batch.groups), ready=True)
         begin = perf_counter()
         done = super().gradients(batch, clock)
+        if self.device.type == "cuda":  # the loss is read next in any case
+            torch.cuda.synchronize(self.device)
         self.dealing.measured(batch, perf_counter() - begin)
         return done
 

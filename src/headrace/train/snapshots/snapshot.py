@@ -92,7 +92,7 @@ def snapshot(
 
     if options.stack > 1 and not _stacks(windows.snapshots, options):
         options = replace(options, stack=1)  # groups are run one by one: they can be dealt so
-    free = FREE | {"overlap", "keep"}
+    free = FREE | {"keep", *(["overlap"] if options.device == "cpu" else [])}  # on a GPU overlap halves products: other bits
     if options.strategy in DEALS:
         free |= {"strategy"}
     ends, recipe = fit(
