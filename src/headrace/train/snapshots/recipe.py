@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -20,7 +21,7 @@ from headrace.snapshots.kept import KeptSums
 from headrace.snapshots.operators import Operators
 from headrace.snapshots.rows import Group
 from headrace.train.fit import Setup
-from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.snapshots.dealing import Dealing, Piece
 from headrace.train.snapshots.heads.classes import Classes
 from headrace.train.snapshots.heads.head import Head
@@ -29,6 +30,7 @@ from headrace.train.snapshots.heads.values import Values
 from headrace.train.snapshots.joint import Joint, Outcome, Vertex, ahead, differentiated
 from headrace.train.snapshots.model import make_cell
 from headrace.train.snapshots.options import SnapshotOptions
+from headrace.train.snapshots.pieces import Pieces
 from headrace.train.snapshots.relay import Relay
 from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.clock import Clock
@@ -68,7 +70,11 @@ class SnapshotRecipe(Recipe):
         self.dealing = Dealing(windows.snapshots, cell, options.strategy, self.ranks, self.exchange, options.batches_per_step)
         self._mine: deque[Piece] = deque()
         self._workers: TwoWorkers | None = None
-        if options.overlap:
+        self._on_gpu: Pieces | None = None  # on a GPU
+        if self.device.type != "cpu":
+            self._on_gpu = Pieces(self.operators, self.head, self.model, options)
+            setup.watcher.note(self._on_gpu.reason)
+        elif options.overlap:
             self._workers = TwoWorkers()
             setup.opened.callback(self._workers.close)
         self._under_way: dict[int, Future[tuple[Tensor, list[Tensor | None], float]]] = {}
@@ -177,10 +183,28 @@ class SnapshotRecipe(Recipe):
             self.dealing.measured(batch, seconds)
             return Step(loss, len(batch.groups), ready=True)
         begin = perf_counter()
-        done = super().gradients(batch, clock)
-        if self.device.type == "cuda":  # the loss is read next in any case
-            torch.cuda.synchronize(self.device)
+        done = super().gradients(batch, clock) if self._on_gpu is None else self._launch(self._on_gpu, batch, clock)
         self.dealing.measured(batch, perf_counter() - begin)
+        return done
+
+    def _launch(self, pieces: Pieces, batch: Piece, clock: Clock) -> Step:
+        with clock("launch", batch.index):
+            loss, gradients = pieces(batch.groups)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        with clock("wait for the GPU", batch.index):  # the loss is read next in any case, and seconds are of what was done
+            pieces.wait()
+        return Step(loss, len(batch.groups), ready=True)
+
+    def step(self, batch: Piece, clock: Clock) -> Step:
+        if self._on_gpu is None:
+            return super().step(batch, clock)
+        assert self.update is not None
+        done = self._launch(self._on_gpu, batch, clock)
+        if not math.isfinite(loss := done.read().take()[0]):
+            raise LossError(loss)
+        with clock("step"):
+            self.update()
         return done
 
     @property

@@ -90,9 +90,10 @@ def snapshot(
             setup.watcher.note(f"{snapshots.info['missing']} targets are missing and do not count")
         return SnapshotRecipe(windows, setup)
 
-    if options.stack > 1 and not _stacks(windows.snapshots, options):
+    lanes = options.overlap and options.device != "cpu"  # of which each takes some groups of a piece
+    if options.stack > 1 and not lanes and not _stacks(windows.snapshots, options):
         options = replace(options, stack=1)  # groups are run one by one: they can be dealt so
-    free = FREE | {"keep", *(["overlap"] if options.device == "cpu" else [])}  # on a GPU overlap halves products: other bits
+    free = FREE | {"keep"} | ({"overlap"} if options.device == "cpu" else set())  # on a GPU it halves products: other bits
     if options.strategy in DEALS:
         free |= {"strategy"}
     ends, recipe = fit(

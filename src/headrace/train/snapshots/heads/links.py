@@ -18,7 +18,7 @@ from headrace.train.measure import Measure
 from headrace.train.recipe import Progress
 from headrace.train.snapshots.heads.activity import Activity
 from headrace.train.snapshots.heads.counted import Counted, fitted
-from headrace.train.snapshots.heads.head import RowsOf
+from headrace.train.snapshots.heads.head import RowsOf, Told
 from headrace.train.snapshots.heads.pairs import Pairs
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
@@ -57,6 +57,7 @@ class Links:
     """Cross entropy of the true target among nodes that are drawn for a group, or among all; mean over the edges of a snapshot."""
 
     measures = (Measure("mrr"),)
+    fixed_shapes = False
 
     def __init__(self, windows: Windows, options: SnapshotOptions) -> None:
         self.windows, self.options, self.epoch = windows, options, 0
@@ -90,6 +91,12 @@ class Links:
         key = _native.stream_key(self.options.seed, self.epoch, group.first, _native.Purpose.negative)
         words = torch.from_numpy(_native.random_words(key, 0, _native.Purpose.negative, amount, 1).view("int64"))
         return ((words >> 1 & (2**62 - 1)) % self.nodes).to(self.device)
+
+    def told(self, groups: Sequence[Group]) -> Told:
+        return ()
+
+    def losses_of(self, model: nn.Module, rows: Tensor, told: Told, nodes: Tensor | None = None) -> Tensor:
+        raise NotImplementedError("what links are compared with differs from group to group")
 
     def _loss(self, model: nn.Module, rows: Tensor, group: Group) -> Tensor:
         src, dst = self.edges(group)
