@@ -17,7 +17,10 @@ _WARM = 2  # runs before a recording, which make what is made once
 
 
 class Recorded:
-    """The loss of `inputs`, and its gradients, recorded. `loss` must compute on these tensors alone and wait for nothing."""
+    """The loss of `inputs`, and its gradients, recorded. `loss` must compute on these tensors alone and wait for nothing.
+
+    after: another recording whose memory this one may use again, where nobody reads what that one left.
+    """
 
     def __init__(
         self,
@@ -25,6 +28,7 @@ class Recorded:
         inputs: Sequence[Tensor],
         parameters: Sequence[Tensor],
         device: torch.device,
+        after: Recorded | None = None,
     ) -> None:
         self.inputs = [values.clone() for values in inputs]
         stream = torch.cuda.Stream(device)
@@ -35,7 +39,7 @@ class Recorded:
                     torch.autograd.grad(loss(self.inputs), list(parameters), allow_unused=True)
             torch.cuda.current_stream(device).wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
-            with recording(self.graph, stream):
+            with recording(self.graph, stream, None if after is None else after.graph.pool()):
                 made = loss(self.inputs)
                 self.gradients: list[Tensor | None] = list(torch.autograd.grad(made, list(parameters), allow_unused=True))
         self.loss = made.detach()

@@ -60,7 +60,8 @@ class Pieces:
         return self._recorded[len(groups)].replay(inputs)
 
     def _record(self, loss: partial[Tensor], inputs: Sequence[Tensor]) -> Recorded:
-        return Recorded(loss, inputs, self.parameters, self.device)
+        after = next(reversed(self._recorded.values()), None)
+        return Recorded(loss, inputs, self.parameters, self.device, after)
 
     def _launched(self, groups: Sequence[Group]) -> tuple[Tensor, list[Tensor | None]]:
         rows = self.lanes.rows(groups) if self.overlap else self.operators.rows(groups)
