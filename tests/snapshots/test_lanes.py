@@ -85,7 +85,7 @@ class Stream:
 
     device = torch.device("cpu")
 
-    def __init__(self, *_):
+    def __init__(self, *_, **__):
         self.clock, self.time = {self: 0}, 0.0
 
     def record_event(self):

@@ -68,7 +68,7 @@ class Lanes:
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def order(self, chains: Sequence[Sequence[Chain]]) -> list[Turn]:
-        """When each lane launches what."""
+        """When each lane launches what: by the sizes of the first piece of its form, since it is an order and no more."""
         key = tuple((len(own), int(any(asked is not None for chain in own for asked in chain.asked))) for own in chains)
         if key not in self._orders:
             placed = overlap([task for lane, own in enumerate(chains) for task in self._tasks(lane, own)], queue=self.queue)

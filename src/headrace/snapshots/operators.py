@@ -195,9 +195,9 @@ class Operators:
     def _ahead(self, x: list[Tensor], fixed: list[Tensor | None], where: Sequence[Sequence[int]]) -> list[Any]:
         """What a chain of snapshots reads that waits for no state; the graphs of each are those of some times."""
         reads_graph = any(op.kind == "graph" and op.can_run_ahead and not op.can_be_kept for op in self.cell.operators)
-        whole = None if fixed[0] is None else torch.cat([part for part in fixed if part is not None])
+        whole = None if fixed[0] is None else _joined([part for part in fixed if part is not None])
         graph = self.rows_here.where([at for times in where for at in times]) if reads_graph else None
-        return self.cell.ahead(torch.cat(x), whole, graph, [len(part) for part in x])
+        return self.cell.ahead(_joined(x), whole, graph, [len(part) for part in x])
 
     def _stacked(self, groups: Sequence[Group], state: State, span: range, fixed: Sums) -> State:
         columns = [[group.first + place for group in groups] for place in span]  # the times of each step

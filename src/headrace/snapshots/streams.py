@@ -67,11 +67,12 @@ class TwoStreams:
     """Sums are made on a stream of their own.
 
     programs: how many of a sum may work at a time, so that products find room beside it; 0 for one for every block.
+    first: whether programs of a sum take room that becomes free before those of products do.
     """
 
-    def __init__(self, device: torch.device, *, programs: int = 0) -> None:
+    def __init__(self, device: torch.device, *, programs: int = 0, first: bool = False) -> None:
         self.device, self.programs = device, programs
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device, priority=-1 if first else 0)
         self._begun: Any = None
 
     def begin(self) -> None:

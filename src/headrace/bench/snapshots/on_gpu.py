@@ -100,8 +100,9 @@ def _ours(case: Case, setting: GpuSnapshotSetting, device: torch.device) -> dict
         _TWO: case.captured(TwoStreams(device)),
     }
     for each in setting.programs:
-        bounded = TwoStreams(device, programs=each * multiprocessors)
-        runs[f"{_TWO}, {each} programs an SM"] = case.captured(bounded)
+        for first in (False, True):
+            bounded = TwoStreams(device, programs=each * multiprocessors, first=first)
+            runs[f"{_TWO}, {each} programs an SM{', sums first' if first else ''}"] = case.captured(bounded)
     return runs
 
 

@@ -72,9 +72,10 @@ class SnapshotOptions(RunOptions):
             raise ValueError(
                 f"strategy {self.strategy} runs a group on several ranks, and dropout draws on one: leave out one of them"
             )
-        if self.device == "cpu" and (self.programs or self.capture == "always"):
+        on_cpu = self.device.partition(":")[0] == "cpu"
+        if on_cpu and (self.programs or self.capture == "always"):
             raise ValueError("programs and capture say what a GPU does: they need device cuda")
-        if self.device != "cpu" and self.strategy in ("vertex", "snapshot"):
+        if not on_cpu and self.strategy in ("vertex", "snapshot"):
             raise ValueError(f"strategy {self.strategy} spreads a group over ranks, which are CPUs: a GPU takes whole groups")
         if self.accumulate not in (0, self.batches_per_step):
             raise ValueError(f"a step is of groups: set groups, not accumulate ({self.accumulate})")

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -205,7 +206,7 @@ class SnapshotRecipe(Recipe):
             raise LossError(loss)
         with clock("step"):
             self.update()
-        return done
+        return replace(done, loss=loss)
 
     @property
     def _parameters(self) -> list[torch.nn.Parameter]:
