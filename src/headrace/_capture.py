@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -14,16 +15,17 @@ UNDER_WAY = threading.RLock()
 
 
 @contextmanager
-def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> Iterator[None]:
+def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
     """What is launched inside goes to `graph`, on a stream of its own, and does not run.
 
+    pool: of another recording, whose memory it may use again: each then overwrites what the others left.
     One at a time, and nothing is collected meanwhile: garbage may hold page-locked memory, whose end waits for the device.
     """
     with UNDER_WAY:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 yield
         finally:
             if collecting:

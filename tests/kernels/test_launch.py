@@ -39,8 +39,9 @@ def test_the_router_cuts_heavy_rows_and_shares_neighbors_where_it_pays():
 
 
 def test_a_launch_survives_being_packed():
-    for launch in (Launch(), Launch("window", window=32, columns=64), *H200.values()):
+    for launch in (Launch(), Launch("window", window=32, columns=64), Launch(programs=528), *H200.values()):
         assert Launch.unpacked(launch.packed()) == launch
+    assert Launch.unpacked("row,512,128,8,2,16,1,3") == Launch()  # as files have it that were written before there was a bound
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_a_launch_survives_being_packed():
         ({"columns": 0}, "columns must be a power of two, not 0"),
         ({"variant": "window", "window": 8}, "window must be 16 or 32 rows, not 8"),
         ({"stages": 0}, "stages must be at least 1"),
+        ({"programs": -1}, "programs must be at least 1, or 0 for one for every block, not -1"),
     ],
 )
 def test_wrong_launches_are_named(wrong, said):
@@ -151,3 +153,12 @@ def test_a_symmetric_graph_is_prepared_once():
     assert other.reverse is not None
     assert other.reverse.launch == other.launch
     assert len(other.reverse.tensors) == 4
+
+
+def test_a_bound_goes_to_both_directions_and_to_the_launch_that_is_chosen():
+    graph = hr.generate.community(200, 2_000, features=0).graph
+    for reverse in (graph, graph.reverse()):
+        bounded = prepare(graph, reverse=reverse, programs=7)
+        assert bounded.reverse is not None
+        assert (bounded.launch.programs, bounded.reverse.launch.programs) == (7, 7)
+    assert prepare(graph).launch.programs == 0

@@ -177,6 +177,50 @@ print("equal")
 )
 
 
+BOUNDED = (
+    COMMON
+    + """
+from dataclasses import replace
+import headrace.kernels._aggregate.triton_sum as triton_sum
+import headrace.kernels._aggregate.triton_window as triton_window
+
+grids = []
+for module, name in ((triton_sum, "sum_kernel"), (triton_window, "window_kernel")):
+    class Seen:
+        def __init__(self, kernel):
+            self.kernel = kernel
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return self.kernel[grid]
+    setattr(module, name, Seen(getattr(module, name)))
+
+for name in ("rows", "split", "window"):
+    launch = LAUNCHES[name]
+    x, weight = torch.randn(NODES, 40), torch.rand(ENTRIES)
+    factors = {"reduce": "mean", "scale": torch.rand(NODES), "row_scale": torch.rand(NODES)}
+    for more in ({"weight": weight}, factors) if name == "rows" else ({},):
+        found = []
+        for programs in (0, 3):
+            bounded = replace(launch, programs=programs)
+            prepared = prepare(graph, launch, reverse=graph.reverse(), programs=programs)
+            assert prepared.launch == prepared.reverse.launch == bounded
+            work, turn = Work(x, graph.indptr, graph.indices, **more), graph.reverse()
+            grids.clear()
+            back = _gpu.Transpose(turn.indptr, turn.indices, turn.permutation, bounded.packed(), prepared.reverse.tensors)
+            out, where = _gpu.forward(work, bounded.packed(), prepared.tensors)
+            found.append((out, *_gpu.backward(work, x, where, back, need_x=True, need_weight=False)))
+            assert grids and all(grid == (3,) if programs else len(grid) == 2 for grid in grids), (name, programs, grids)
+        assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other)), (name, more)
+        assert torch.allclose(found[0][0], aggregate_reference(x, graph.indptr, graph.indices, **more), atol=1e-5)
+print("equal")
+"""
+)
+
+
+def test_a_bound_on_programs_changes_no_bit():
+    run_interpreted(BOUNDED)
+
+
 def test_sums_and_means_and_their_gradients_equal_the_reference():
     run_interpreted(SUMS)
 

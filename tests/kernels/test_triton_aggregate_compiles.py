@@ -15,7 +15,7 @@ KINDS = {
 }
 PLAIN = dict.fromkeys(("by_id", "weighted", "placed", "scaled", "row_scaled", "chosen", "mean"), False)
 ALL = dict.fromkeys(PLAIN, True)
-TILE = {"width": 100, "entries": 8, "columns": 128, "stages": 1}
+TILE = {"width": 100, "entries": 8, "columns": 128, "stages": 1, "bounded": False}
 CASES = [
     ("_aggregate.triton_sum.sum_kernel", "fp32", {**PLAIN, **TILE, "rows": 1}, r"ld\.global\.v4\.b32"),
     (
@@ -24,12 +24,20 @@ CASES = [
         {**PLAIN, **TILE, "rows": 1},
         r"ld\.global\.v2\.b32",
     ),  # 100 of them are 8 bytes aligned
+    ("_aggregate.triton_sum.sum_kernel", "fp32", {**PLAIN, **TILE, "rows": 1, "bounded": True}, r"ld\.global\.v4\.b32"),
+    ("_aggregate.triton_sum.sum_kernel", "fp64", {**ALL, **TILE, "width": 47, "rows": 4, "bounded": True}, r"st\.global"),
     ("_aggregate.triton_sum.sum_kernel", "fp64", {**ALL, **TILE, "width": 47, "rows": 4}, r"st\.global"),
     ("_aggregate.triton_sum.add_groups_kernel", "bf16", {**ALL, **TILE}, r"ld\.global\.v4\.b32"),
     ("_aggregate.triton_max.max_kernel", "fp64", {**ALL, **TILE}, r"ld\.global\.v2\.b64"),
     ("_aggregate.triton_max.largest_group_kernel", "bf16", {**TILE, "group": 64}, r"ld\.global\.v4\.b32"),
     ("_aggregate.triton_dots.dots_kernel", "fp32", {**ALL, **TILE, "entries": 16}, r"ld\.global\.v4\.b32"),
     ("_aggregate.triton_window.window_kernel", "bf16", {**PLAIN, **TILE, "entries": 32, "window": 16}, r"mma\.sync[\w.]*bf16"),
+    (
+        "_aggregate.triton_window.window_kernel",
+        "bf16",
+        {**PLAIN, **TILE, "entries": 32, "window": 16, "bounded": True},
+        r"mma\.sync[\w.]*bf16",
+    ),
     (
         "_aggregate.triton_window.window_kernel",
         "fp32",

@@ -16,7 +16,7 @@ from headrace.bench.measure import Row
 from headrace.bench.nodes import advise, cluster, elastic, loader, pyg_layers, ranks, train, whole_graph
 from headrace.bench.ops import aggregate, attend, cache, gather, sampling
 from headrace.bench.setting import Setting
-from headrace.bench.snapshots import strategies
+from headrace.bench.snapshots import on_gpu, strategies
 from headrace.train.options import option
 
 Measure = Callable[[Any], list[Row]]
@@ -63,7 +63,8 @@ _ALL = (
     Bench("advise", "the advisor's choices beside all others", advise.run, advise.run),
     Bench("link", "an epoch of link prediction beside other systems", link.run, None, link.LinkPeersSetting),
     Bench("link-tiers", "link prediction with rows on device, host and disk", tiers.run, tiers.run, tiers.LinkTiersSetting),
-    Bench("snapshots", "steps on snapshot groups by strategy", strategies.run, strategies.run, strategies.SnapshotSetting),
+    Bench("snapshots", "steps on snapshot groups by strategy", strategies.run, None, strategies.SnapshotSetting),
+    Bench("gpu-snapshots", "a step on two streams beside one", on_gpu.run, on_gpu.run, on_gpu.GpuSnapshotSetting),
     Bench(
         "temporal",
         "TGN on an event stream, sampling and negatives included",
@@ -83,7 +84,6 @@ _ON_GPU = {
     "gpu-whole-graph": "whole-graph",
     "gpu-advise": "advise",
     "gpu-link": "link-tiers",
-    "gpu-snapshots": "snapshots",
     "gpu-temporal": "temporal",
 }
 BENCHES = {bench.name: bench for bench in _ALL}

@@ -126,6 +126,15 @@ class Graph:
             edge_id=position if keep_ids and ids is None else None if ids is None else take(ids, position, missing=-1),
         )
 
+    @classmethod
+    def of_rows(cls, indptr: Tensor, indices: Tensor, **beside: Tensor | None) -> Graph:
+        """Compressed rows that are known to be good, where they lie: the constructor takes those of a CPU alone."""
+        graph = cls.__new__(cls)
+        for name, array in {"indptr": indptr, "indices": indices, **dict.fromkeys(_ARRAYS[2:]), **beside}.items():
+            setattr(graph, name, array)
+        graph._derived, graph.is_pinned = {}, False
+        return graph
+
     @property
     def num_nodes(self) -> int:
         return self.indptr.numel() - 1
@@ -200,12 +209,9 @@ class Graph:
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Graph:
         """The same graph over changed arrays."""
-        graph = Graph.__new__(Graph)
-        for name in _ARRAYS:
-            array = getattr(self, name)
-            setattr(graph, name, None if array is None else change(array))
-        graph._derived, graph.is_pinned = {}, False
-        return graph
+        beside = {name: getattr(self, name) for name in _ARRAYS[2:]}
+        changed = {name: None if array is None else change(array) for name, array in beside.items()}
+        return Graph.of_rows(change(self.indptr), change(self.indices), **changed)
 
     def degrees(self, *, loops: bool = True) -> Tensor:
         """In-degree of every node, without edges from itself if `loops` is False.  # -> [num_nodes]"""
@@ -306,13 +312,9 @@ class Graph:
             indptr, indices, position = (torch.from_numpy(array) for array in arrays)
         else:
             indptr, indices, position = transposed(self.indptr, self.indices)
-        graph = Graph.__new__(Graph)  # the constructor would take arrays of a GPU to the host
-        graph.indptr, graph.indices, graph.permutation = indptr, indices, position
-        graph.weight, graph.time, graph.edge_id = (
-            None if values is None else values[position] for values in (self.weight, self.time, self.edge_id)
-        )
-        graph._derived, graph.is_pinned = {}, False
-        return graph
+        beside = {name: getattr(self, name) for name in ("weight", "time", "edge_id")}
+        moved = {name: None if values is None else values[position] for name, values in beside.items()}
+        return Graph.of_rows(indptr, indices, permutation=position, **moved)
 
     def _in_order_of(self, time: Tensor) -> Graph:
         self.validate()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace._arrays import as_tensor
+from headrace._device import device_of
 from headrace.graph.dataset import Dataset
 from headrace.graph.graph import Graph
 from headrace.graph.known.signals import Missing, as_rows, graphs_of, without_missing
@@ -65,6 +66,7 @@ class Snapshots:
             is_same = at > 0 and self._number[-2:-1] == self._number[-1:] and self._weight[-2] is self._weight[-1]
             self._same.append(self._same[-1] if is_same and nodes is None else at)
         self._graphs: dict[tuple[int, bool], Graph] = {}
+        self.device = torch.device("cpu")
         self.nodes = None if nodes is None else self._checked_nodes(nodes)
         self.x = None if x is None else self._checked_rows(x)
         self.y, self.mask = (None if part is None else as_rows(part, name) for part, name in ((y, "y"), (mask, "mask")))
@@ -201,7 +203,7 @@ class Snapshots:
         at %= len(self)
         x = None if self.x is None else self.x[at]
         if x is not None and self.nodes is not None:
-            x = x.new_zeros(self.num_nodes, x.shape[1]).index_copy(0, self.nodes[at], x)
+            x = x.new_zeros(self.num_nodes, x.shape[1]).index_copy(0, self.nodes[at].to(x.device), x)
         return Snapshot(self.graph(at), x, None if self.y is None else self.y[at])
 
     def __iter__(self) -> Iterator[Snapshot]:
@@ -224,7 +226,7 @@ class Snapshots:
                 ids = self.nodes[at]
                 indices = torch.searchsorted(ids, indices.long()).to(indices.dtype)
                 indptr = torch.cat([indptr[:1], indptr[1:][ids]])  # rows of nodes that are away are empty
-            self._graphs[key] = Graph(indptr, indices, weight=self._weight[at])
+            self._graphs[key] = Graph(indptr, indices, weight=self._weight[at]).to(self.device)
         return self._graphs[key]
 
     def same_as(self, at: int) -> int:
@@ -235,6 +237,19 @@ class Snapshots:
         """The same graphs and targets with other features."""
         other = copy(self)
         other.x = other._checked_rows(x)
+        return other
+
+    def to(self, device: str | torch.device) -> Snapshots:
+        """The same sequence on a device: features, targets and, as they are asked for, graphs. Topologies stay in host memory, as
+        little as they take, and so do the ids of nodes that come and go.
+        """
+        device = device_of(device)
+        if device == self.device:
+            return self
+        other = copy(self)
+        other.device, other._graphs = device, {}
+        other.x = None if self.x is None else [rows.to(device) for rows in self.x]
+        other.y, other.mask = (None if part is None else part.to(device) for part in (self.y, self.mask))
         return other
 
     def forget(self) -> None:

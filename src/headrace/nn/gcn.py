@@ -152,8 +152,16 @@ def _weighted_norm(graph: Graph, loop: float, dtype: torch.dtype) -> Factors:
         if len(at):
             own[target[at]] = weight[at]
             weight = weight.index_fill(0, at, 0.0)
-    root = _inverse_root(torch.zeros_like(own).index_add_(0, target, weight) + own)
+    root = _inverse_root(row_sums(graph, weight) + own)
     return Factors(weight=weight * root[target] * root[graph.indices], own=own * root * root if loop else None)
+
+
+def row_sums(graph: Graph, weight: Tensor) -> Tensor:  # [entries] -> [num_nodes]
+    """The sum of the weights of each row's entries. On a GPU by our kernel: torch would add in any order, with other bits."""
+    if graph.device.type == "cpu":
+        return weight.new_zeros(graph.num_nodes).index_add_(0, targets(graph), weight)
+    ones = weight.new_ones(graph.num_nodes, 1)
+    return aggregate(ones, graph.indptr, graph.indices, weight=weight).squeeze(1)
 
 
 def _block_norm(block: Structure, loop: float, dtype: torch.dtype) -> Factors:

@@ -7,9 +7,10 @@ mean over edges in or out. `where` is a `Graph`, or anything with a method `neig
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from headrace.graph import Graph
 from headrace.kernels import aggregate
 from headrace.nn.first_sum import Factors
-from headrace.nn.gcn import graph_norm, targets
+from headrace.nn.gcn import graph_norm, row_sums, targets
 from headrace.nn.structure import over
 
 Kind = Literal["gcn", "laplacian", "mean_in", "mean_out"]
@@ -31,6 +32,18 @@ class Rows(Protocol):
 
 
 Where = Graph | Rows
+T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """A sum that a chain of operators waits for: of x, by `work`. `free`: it reads features alone, and itself waits for nothing."""
+
+    x: Tensor
+    work: Callable[[Tensor], Tensor]
+    free: bool = False
+
+
+Steps = Generator[Asked, Tensor, T]  # operators that stop at each sum, are sent what it gives, and return what they make
 
 
 class Count:
@@ -57,6 +70,17 @@ def between(around: Between) -> Iterator[None]:
         yield
     finally:
         _counting.around = before
+
+
+@contextmanager
+def leaving_room(programs: int) -> Iterator[None]:
+    """Sums that this thread makes inside on a GPU take so many programs at most, their gradients too (`kernels.Launch`)."""
+    before = getattr(_counting, "programs", 0)
+    _counting.programs = programs
+    try:
+        yield
+    finally:
+        _counting.programs = before
 
 
 @contextmanager
@@ -103,7 +127,7 @@ def at_once(x: Tensor, *parts: Part) -> Tensor:
 
 def _made(kind: Kind, x: Tensor, where: Graph) -> Tensor:
     rows, factors = matrix_of(kind, where, torch.float64 if x.dtype == torch.float64 else torch.float32)
-    told: dict[str, Any] = over(rows, x, weighted=factors.weight is not None)
+    told: dict[str, Any] = over(rows, x, weighted=factors.weight is not None, programs=getattr(_counting, "programs", 0))
     out = aggregate(x, **told, weight=factors.weight, scale=factors.scale, row_scale=factors.row_scale)
     return out if factors.own is None else torch.addcmul(out, x, factors.own.to(out.dtype).unsqueeze(1))
 
@@ -123,20 +147,52 @@ def _laplacian(graph: Graph, dtype: torch.dtype) -> Factors:
     target, source = targets(graph), graph.indices
     weight = torch.ones(graph.num_edges, dtype=dtype, device=graph.device) if graph.weight is None else graph.weight.to(dtype)
     weight = torch.where(source == target, 0, weight)
-    degree = torch.zeros(graph.num_nodes, dtype=dtype, device=graph.device).index_add_(0, source.long(), weight)
+    if graph.device.type == "cpu":
+        degree = torch.zeros(graph.num_nodes, dtype=dtype).index_add_(0, source.long(), weight)
+    else:  # in an order, as `row_sums` has it
+        out = graph.reverse()
+        assert out.permutation is not None
+        degree = row_sums(out, weight[out.permutation])
     root = torch.where(degree > 0, degree.rsqrt(), 0)
     return Factors(weight=-(root[source.long()] * weight * root[target.long()]))
 
 
+def asking(kind: Kind, x: Tensor, where: Where) -> Steps[Tensor]:
+    """The sum of this kind, asked for."""
+    return (yield Asked(x, partial(neighbor_sum, kind, where=where)))
+
+
+def completed(steps: Steps[T]) -> T:
+    """What the steps return, each sum made when it is asked for."""
+    try:
+        asked = next(steps)
+        while True:
+            asked = steps.send(asked.work(asked.x))
+    except StopIteration as ended:
+        made: T = ended.value
+        return made
+
+
 def chebyshev(x: Tensor, where: Where, terms: int) -> Tensor:  # [n, d] -> [n, terms * d]
     """The first Chebyshev polynomials of the scaled Laplacian, applied to x: terms - 1 sums."""
+    return completed(asking_chebyshev(x, where, terms))
+
+
+def asking_chebyshev(x: Tensor, where: Where, terms: int) -> Steps[Tensor]:
+    """The same, with its sums asked for."""
     basis = [x]
     for number in range(1, terms):
-        summed = neighbor_sum("laplacian", basis[-1], where)
+        summed = yield from asking("laplacian", basis[-1], where)
         basis.append(summed if number == 1 else 2 * summed - basis[-2])
     return torch.cat(basis, dim=1) if terms > 1 else x
 
 
 def relations(x: Tensor, where: Where) -> Tensor:  # [n, d] -> [n, 3 d]
     """The own row, and the means over edges in and out: what a relational layer maps."""
-    return torch.cat([x, neighbor_sum("mean_in", x, where), neighbor_sum("mean_out", x, where)], dim=1)
+    return completed(asking_relations(x, where))
+
+
+def asking_relations(x: Tensor, where: Where) -> Steps[Tensor]:
+    """The same, with its sums asked for."""
+    means = [(yield from asking("mean_in", x, where)), (yield from asking("mean_out", x, where))]
+    return torch.cat([x, *means], dim=1)

@@ -87,13 +87,15 @@ def reverse_of(where: Structure, x: Tensor, *, weighted: bool = True) -> Graph |
     return where if not weighted and where.is_symmetric() else where.reverse()
 
 
-def over(where: Structure, x: Tensor, *, weighted: bool = False) -> dict[str, Any]:
-    """What `aggregate` is told of `where`: its rows, and of a whole graph what was made for it once."""
+def over(where: Structure, x: Tensor, *, weighted: bool = False, programs: int = 0) -> dict[str, Any]:
+    """What `aggregate` is told of `where`: its rows, and of a whole graph what was made for it once.
+
+    programs: how many of a sum may work at a time on a GPU; 0 for one for every block.
+    """
     reverse = reverse_of(where, x, weighted=weighted)
     told: dict[str, Any] = {"indptr": where.indptr, "indices": where.indices, "reverse": reverse}
     if isinstance(where, Graph) and where.device.type != "cpu":
         width, kind = x.shape[1], f"{x.dtype} {'without reverse' if reverse is None else 'with reverse'} {weighted}"
-        told["prepared"] = where.derived(
-            f"prepared {width} {kind}", lambda: prepare(where, width=width, dtype=x.dtype, reverse=reverse)
-        )
+        how: dict[str, Any] = {"width": width, "dtype": x.dtype, "reverse": reverse, "programs": programs}
+        told["prepared"] = where.derived(f"prepared {width} {kind} {programs}", lambda: prepare(where, **how))
     return told

@@ -8,7 +8,7 @@ a step of all of them is one product.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +17,24 @@ from torch import Tensor
 from headrace.graph import Snapshots
 from headrace.nn.cells import Cell
 from headrace.nn.cells.cell import State
-from headrace.nn.neighbor_sum import Where
+from headrace.nn.neighbor_sum import Asked, Steps, Where
 from headrace.snapshots.kept import KeptSums
 from headrace.snapshots.rows import Group, WholeRows
 
 Sums = dict[int, Tensor | None]  # of the features of a snapshot, by its time
 _Place = int | Tensor | None  # rows of a snapshot among those of its group: the first ones, some, or all
+
+
+class Chain(NamedTuple):
+    """Groups that one recurrent chain runs through, with the rows that it reads at each place of their windows.
+
+    fixed: sums of the rows, where they are known. What is None is asked for as `asked` has it.
+    """
+
+    groups: tuple[Group, ...]
+    x: tuple[Tensor, ...]
+    fixed: tuple[Tensor | None, ...]
+    asked: tuple[Asked | None, ...]
 
 
 class Operators:
@@ -98,6 +110,52 @@ class Operators:
             return [self._stacked(groups, states[0], span, fixed)]
         return [self._hoisted(group, state, span, fixed) for group, state in zip(groups, states, strict=True)]
 
+    def chains(self, groups: Sequence[Group]) -> list[Chain]:
+        """Chains that wait for nothing of one another: one of all groups where they are stacked, else one of each."""
+        return [self.read(part) for part in ([tuple(groups)] if self.stacks else [(group,) for group in groups])]
+
+    def read(self, groups: tuple[Group, ...]) -> Chain:
+        """What a chain of these groups reads: sums of features are brought along where they are kept."""
+        columns = [[group.first + place for group in groups] for place in range(groups[0].window)]
+        x = tuple(_joined([self.rows_here.x[at] for at in times]) for times in columns)
+        if self.kept is None or not self.can_keep:
+            return self.chain(groups, x, (None,) * len(x))
+        known = self.fixed(self.times(groups, range(groups[0].window)))
+        fixed = tuple(_joined([part for at in times if (part := known[at]) is not None]) for times in columns)
+        return self.chain(groups, x, fixed)
+
+    def chain(self, groups: tuple[Group, ...], x: Sequence[Tensor], fixed: Sequence[Tensor | None]) -> Chain:
+        """A chain of groups whose rows are in `x`, or will be when it runs."""
+
+        def asked(place: int, rows: Tensor) -> Asked | None:
+            if not self.can_keep or fixed[place] is not None:
+                return None
+            where = self.rows_here.where([group.first + place for group in groups])
+            return Asked(rows, lambda x: self._fixed_of(x, where), free=True)
+
+        return Chain(groups, tuple(x), tuple(fixed), tuple(asked(place, rows) for place, rows in enumerate(x)))
+
+    def _fixed_of(self, x: Tensor, where: Where) -> Tensor:
+        with torch.no_grad():
+            made = self.cell.fixed(x, where)
+        assert made is not None
+        return made
+
+    def stepwise(self, chain: Chain) -> Steps[State]:
+        """The state after the last snapshot of a chain, with its sums asked for: `rows`, in parts that a schedule can place."""
+        (state,) = self.start(chain.groups)
+        places = [None] * len(chain.x) if len(chain.groups) > 1 else self._members(chain.groups[0])[2]
+        for number, x in enumerate(chain.x):
+            times, asked, fixed = [group.first + number for group in chain.groups], chain.asked[number], chain.fixed[number]
+            if asked is not None:
+                fixed = yield asked
+            (ready,) = self._ahead([x], [fixed], [times])
+            where = self.rows_here.where(times) if self.sums_state else self._none
+            state = self._put(
+                state, (yield from self.cell.stepwise(ready, where, self._taken(state, places[number]))), places[number]
+            )
+        return state
+
     def ended(self, groups: Sequence[Group], states: list[State]) -> Tensor:  # -> [groups, num_nodes, out]
         """The rows of every node, from the last states: zeros where a node was in no snapshot of the group."""
         nodes = self.rows_here.num_nodes
@@ -137,9 +195,9 @@ class Operators:
     def _ahead(self, x: list[Tensor], fixed: list[Tensor | None], where: Sequence[Sequence[int]]) -> list[Any]:
         """What a chain of snapshots reads that waits for no state; the graphs of each are those of some times."""
         reads_graph = any(op.kind == "graph" and op.can_run_ahead and not op.can_be_kept for op in self.cell.operators)
-        whole = None if fixed[0] is None else torch.cat([part for part in fixed if part is not None])
+        whole = None if fixed[0] is None else _joined([part for part in fixed if part is not None])
         graph = self.rows_here.where([at for times in where for at in times]) if reads_graph else None
-        return self.cell.ahead(torch.cat(x), whole, graph, [len(part) for part in x])
+        return self.cell.ahead(_joined(x), whole, graph, [len(part) for part in x])
 
     def _stacked(self, groups: Sequence[Group], state: State, span: range, fixed: Sums) -> State:
         columns = [[group.first + place for group in groups] for place in span]  # the times of each step
@@ -186,8 +244,8 @@ class Operators:
         if all(len(ids) == 0 or int(ids[-1]) == len(ids) - 1 for ids in own):
             count = max(len(ids) for ids in own)
             return count, None, [None if len(ids) == count else len(ids) for ids in own]
-        members = torch.cat(own).unique()
-        return len(members), members, [torch.searchsorted(members, ids) for ids in own]
+        members, device = torch.cat(own).unique(), self.snapshots.device
+        return len(members), members.to(device), [torch.searchsorted(members, ids).to(device) for ids in own]
 
     def _taken(self, state: State, place: _Place) -> State:
         """The state of the nodes of a snapshot."""
@@ -202,6 +260,10 @@ class Operators:
             return new
         parts = enumerate(zip(before, new, strict=True))
         return tuple(_replaced(old, part, place) if number in self.cell.per_node else part for number, (old, part) in parts)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _replaced(old: Tensor, new: Tensor, place: int | Tensor) -> Tensor:

@@ -40,17 +40,21 @@ class WholeRows:
         self.snapshots, self.num_nodes = snapshots, snapshots.num_nodes
         self.x: list[Tensor] = snapshots.x
         self.nodes = snapshots.nodes
-        self._copies: dict[int, Where] = {}
+        self._copies: dict[tuple[int, int], Where] = {}
 
     def where(self, times: Sequence[int]) -> Where:
         """The graphs of some snapshots as one without edges between them, over the rows of these snapshots."""
-        return block_diagonal([self.snapshots.own_graph(at) for at in times])
+        graphs = [self.snapshots.own_graph(at) for at in times]
+        if len(graphs) == 1 or any(graph is not graphs[0] for graph in graphs):
+            return block_diagonal(graphs)
+        key = self.snapshots.same_as(times[0]), len(graphs)  # one graph several times: what follows from it is made once
+        if key not in self._copies:
+            self._copies[key] = block_diagonal(graphs)
+        return self._copies[key]
 
     def copied(self, count: int) -> Where:
         """The first snapshot's graph so many times."""
-        if count not in self._copies:
-            self._copies[count] = self.where([0] * count)
-        return self._copies[count]
+        return self.where([0] * count)
 
     def fixed(self, cell: Cell, times: Sequence[int]) -> dict[int, Tensor | None]:
         """Sums of the features of some snapshots: one sum where their graphs are one or small."""
@@ -93,4 +97,4 @@ def block_diagonal(graphs: Sequence[Graph]) -> Graph:
         indptr.append(graph.indptr[1:] + entries)
         indices.append(graph.indices + rows)
         entries, rows = entries + graph.num_edges, rows + graph.num_nodes
-    return Graph(torch.cat(indptr), torch.cat(indices), weight=torch.cat(weights) if weights else None)
+    return Graph.of_rows(torch.cat(indptr), torch.cat(indices), weight=torch.cat(weights) if weights else None)

@@ -66,8 +66,8 @@ def test_losses_that_differ_report_nothing():
 
 
 def test_a_gpu_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="snapshots are trained on a CPU as yet"):
-        BENCHES["gpu-snapshots"].run(BENCHES["gpu-snapshots"].setting())
+    with pytest.raises(ValueError, match="bench snapshots runs on a CPU alone, not on cuda"):
+        BENCHES["snapshots"].run(SnapshotSetting(device="cuda"))
 
 
 @pytest.mark.slow

@@ -34,11 +34,6 @@ class SnapshotSetting(Setting):
 
 def run(setting: SnapshotSetting) -> list[Row]:
     """Seconds of a step by strategy, their ratios beside the schedule's, bytes; the limit is products and sums at their rates."""
-    if setting.device != "cpu":
-        raise ValueError(
-            "snapshots are trained on a CPU as yet, so that there is nothing to measure on a GPU: "
-            "bench snapshots --device cpu measures the strategies"
-        )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for model in setting.models:

@@ -82,7 +82,7 @@ def sum_rows(work: Work, launch: Launch, plan: Sequence[Tensor] = ()) -> Tensor:
         if work.weight is None and work.taken is None and work.x.dtype != torch.float64 and not (halves and work.scale is not None):
             out = on_gpu("_aggregate.triton_window").window_rows(work, launch, tuple(plan))
             return out
-        launch, plan = _launch_of(work, ""), ()
+        launch, plan = replace(_launch_of(work, ""), programs=launch.programs), ()
     out = on_gpu("_aggregate.triton_sum").sum_rows(work, launch, tuple(plan))
     return out
 

@@ -23,6 +23,9 @@ class Launch:
     "row": a program takes `rows` rows and a block of `columns`, and reads `entries` neighbors of each at a time. "split": rows of
     more than `group` entries are cut into groups of that many, whose sums are added in order afterwards. "window": `window`
     rows share the neighbors they have in common, of which `entries` are read at a time.
+
+    `programs` bounds how many programs of a sum or mean work at a time, each going from block to block, so that other kernels find
+    room beside it; 0 launches one for every block. It changes no bit. (Adding up the groups of heavy rows is short and has none.)
     """
 
     variant: Variant = "row"
@@ -33,6 +36,7 @@ class Launch:
     window: int = 16
     rows: int = 1
     stages: int = 3
+    programs: int = 0
 
     def __post_init__(self) -> None:
         if self.variant not in _VARIANTS:
@@ -45,10 +49,12 @@ class Launch:
             raise ValueError(f"window must be 16 or 32 rows, not {self.window}")
         if self.stages < 1:
             raise ValueError(f"stages must be at least 1, not {self.stages}")
+        if self.programs < 0:
+            raise ValueError(f"programs must be at least 1, or 0 for one for every block, not {self.programs}")
 
     def packed(self) -> str:
         """As a string, which is what an operator takes."""
-        sizes = (self.group, self.columns, self.entries, self.warps, self.window, self.rows, self.stages)
+        sizes = (self.group, self.columns, self.entries, self.warps, self.window, self.rows, self.stages, self.programs)
         return f"{self.variant},{','.join(str(size) for size in sizes)}"
 
     @classmethod

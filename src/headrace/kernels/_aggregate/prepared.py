@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -40,12 +40,14 @@ def prepare(
     rho_w: float | None = None,
     table: Table | None = None,
     reverse: Rows | None = None,
+    programs: int | None = None,
 ) -> Prepared:
     """Make `rows` ready for `launch`, or for the one that `launch_for` chooses for rows of `width` elements.
 
     `rho_w`, the reuse within windows of 16 rows, is by default measured on a sample of them; `table` is by default what `tune`
-    has measured on the device, if it has. `reverse` is prepared too, by its own figures; of a symmetric graph it is the graph
-    itself. Waits for the device: call it once per graph (`graph.derived("prepared ...", ...)` keeps it).
+    has measured on the device, if it has. `programs` is the launch's bound, in place of what it has. `reverse` is prepared too, by
+    its own figures; of a symmetric graph it is the graph itself. Waits for the device: call it once per graph
+    (`graph.derived("prepared ...", ...)` keeps it).
 
     >>> import headrace as hr
     >>> graph = hr.Graph.from_edges([1, 2, 3, 0], [0, 0, 0, 1], 4)
@@ -53,12 +55,15 @@ def prepare(
     tensor([0])
     """
     chosen = launch or _chosen(rows, width, dtype, rho_w, tuned(rows.indptr.device) if table is None else table)
+    if programs is not None:
+        chosen = replace(chosen, programs=programs)
     prepared = Prepared(chosen, max(len(rows.indptr) - 1, 0), len(rows.indices), _needed(rows, chosen))
     if reverse is None:
         return prepared
     if reverse.indices is rows.indices:
         return replace(prepared, reverse=prepared)
-    return replace(prepared, reverse=prepare(reverse, launch, width=width, dtype=dtype, rho_w=rho_w, table=table))
+    how: dict[str, Any] = {"width": width, "dtype": dtype, "rho_w": rho_w, "table": table, "programs": programs}
+    return replace(prepared, reverse=prepare(reverse, launch, **how))
 
 
 def _needed(rows: Rows, launch: Launch) -> tuple[Tensor, ...]:

@@ -20,24 +20,16 @@ from headrace.kernels._aggregate.work import Work, sum_type
 from headrace.kernels._on_gpu import launching
 
 
-@triton.jit(do_not_specialize=["sources", "rows_of_x", "count", "limit"])  # type: ignore[untyped-decorator]
-def sum_kernel(  # type: ignore[no-untyped-def]
-    x,
-    begins,
-    ends,
-    indices,
-    ids,
-    weight,
-    position,
-    scale,
-    row_scale,
-    taken,
-    forward,
+@triton.jit  # type: ignore[untyped-decorator]
+def _sum_block(  # type: ignore[no-untyped-def]
+    row_block,
+    column_block,
+    read,
+    weights,
+    factors,
+    choice,
     out,
-    sources,
-    rows_of_x,
-    count,
-    limit,
+    sizes,
     by_id: tl.constexpr,
     weighted: tl.constexpr,
     placed: tl.constexpr,
@@ -51,15 +43,15 @@ def sum_kernel(  # type: ignore[no-untyped-def]
     columns: tl.constexpr,
     stages: tl.constexpr,
 ):
-    """out[v] = row_scale[v] * sum over e from begins[v] to ends[v] of weight * scale[s] * x[s], s = indices[e].
-
-    `placed`: the weight of entry e is weight[position[e]]. `chosen`: an element counts where taken[s] is position[e] - forward[s],
-    which is the gradient of a maximum. `limit`: rows of more entries are left alone, unless it is negative. `rows` at a time share
-    a program.
-    """
+    """The sums of one block of rows, a block of columns of them (see the kernel)."""
+    x, begins, ends, indices, ids = read
+    weight, position = weights
+    scale, row_scale = factors
+    taken, forward = choice
+    sources, rows_of_x, count, limit = sizes
     kind: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
-    row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
-    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    row = row_block * rows + tl.arange(0, rows)
+    column = column_block * columns + tl.arange(0, columns)
     inside = column < width
     valid = row < count
     begin = tl.load(begins + row, mask=valid, other=0)
@@ -100,6 +92,65 @@ def sum_kernel(  # type: ignore[no-untyped-def]
         total *= tl.load(row_scale + row, mask=valid, other=0.0).to(kind)[:, None]
     target = (row * width)[:, None] + column[None, :]
     tl.store(out + target, total.to(out.dtype.element_ty), mask=valid[:, None] & inside[None, :])
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["sources", "rows_of_x", "count", "limit", "row_blocks", "blocks", "programs"]
+)
+def sum_kernel(  # type: ignore[no-untyped-def]
+    x,
+    begins,
+    ends,
+    indices,
+    ids,
+    weight,
+    position,
+    scale,
+    row_scale,
+    taken,
+    forward,
+    out,
+    sources,
+    rows_of_x,
+    count,
+    limit,
+    row_blocks,
+    blocks,
+    programs,
+    by_id: tl.constexpr,
+    weighted: tl.constexpr,
+    placed: tl.constexpr,
+    scaled: tl.constexpr,
+    row_scaled: tl.constexpr,
+    chosen: tl.constexpr,
+    mean: tl.constexpr,
+    width: tl.constexpr,
+    rows: tl.constexpr,
+    entries: tl.constexpr,
+    columns: tl.constexpr,
+    stages: tl.constexpr,
+    bounded: tl.constexpr,
+):
+    """out[v] = row_scale[v] * sum over e from begins[v] to ends[v] of weight * scale[s] * x[s], s = indices[e].
+
+    `placed`: the weight of entry e is weight[position[e]]. `chosen`: an element counts where taken[s] is position[e] - forward[s],
+    which is the gradient of a maximum. `limit`: rows of more entries are left alone, unless it is negative. `rows` at a time share
+    a program. `bounded`: so many `programs` do all `blocks`, of which `row_blocks` have the same columns.
+    """
+    read, weights, factors, choice = (x, begins, ends, indices, ids), (weight, position), (scale, row_scale), (taken, forward)
+    sizes = sources, rows_of_x, count, limit
+    if bounded:
+        for number in range(tl.program_id(0), blocks, programs):
+            row_block, column_block = (number % row_blocks).to(tl.int64), (number // row_blocks).to(tl.int32)
+            _sum_block(
+                row_block, column_block, read, weights, factors, choice, out, sizes,
+                by_id, weighted, placed, scaled, row_scaled, chosen, mean, width, rows, entries, columns, stages,
+            )  # fmt: skip
+    else:
+        _sum_block(
+            tl.program_id(0).to(tl.int64), tl.program_id(1), read, weights, factors, choice, out, sizes,
+            by_id, weighted, placed, scaled, row_scaled, chosen, mean, width, rows, entries, columns, stages,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
@@ -171,8 +222,10 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
     x, count, width = work.x, len(begins), work.x.shape[1]
     rows = launch.rows
     plain = work.weight is None and work.ids is None and work.taken is None
+    row_blocks, column_blocks = triton.cdiv(count, rows), triton.cdiv(width, launch.columns)
+    bounded = 0 < launch.programs < row_blocks * column_blocks
     with launching(x.device):
-        sum_kernel[triton.cdiv(count, rows), triton.cdiv(width, launch.columns)](
+        sum_kernel[(launch.programs,) if bounded else (row_blocks, column_blocks)](
             x,
             begins,
             ends,
@@ -189,6 +242,9 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
             x.shape[0],
             count,
             limit,
+            row_blocks,
+            row_blocks * column_blocks,
+            launch.programs,
             by_id=work.ids is not None,
             weighted=work.weight is not None,
             placed=work.position is not None,
@@ -201,5 +257,6 @@ def _launch(work: Work, begins: Tensor, ends: Tensor, out: Tensor, launch: Launc
             entries=launch.entries,
             columns=launch.columns,
             stages=launch.stages if plain else 1,  # a pipeline of all that is read besides is more code than gain
+            bounded=bounded,
             num_warps=launch.warps,
         )

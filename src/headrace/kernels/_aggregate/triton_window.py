@@ -41,20 +41,15 @@ def _tile(  # type: ignore[no-untyped-def]
     return ((has[None, :] >> tl.arange(0, window)[:, None]) & 1).to(value.dtype), value
 
 
-@triton.jit(do_not_specialize=["count", "sources", "rows_of_x"])  # type: ignore[untyped-decorator]
-def window_kernel(  # type: ignore[no-untyped-def]
-    x,
-    indptr,
+@triton.jit  # type: ignore[untyped-decorator]
+def _sum_window(  # type: ignore[no-untyped-def]
+    number,
+    column_block,
+    of,
     begins,
     neighbors,
     bits,
-    ids,
-    scale,
-    row_scale,
     out,
-    count,
-    sources,
-    rows_of_x,
     by_id: tl.constexpr,
     scaled: tl.constexpr,
     row_scaled: tl.constexpr,
@@ -65,9 +60,10 @@ def window_kernel(  # type: ignore[no-untyped-def]
     columns: tl.constexpr,
     stages: tl.constexpr,
 ):
-    number = tl.program_id(0).to(tl.int64)
+    """The sums of one window, a block of columns of them."""
+    x, indptr, ids, scale, row_scale, count, sources, rows_of_x = of
     inner = tl.arange(0, window)
-    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    column = column_block * columns + tl.arange(0, columns)
     inside = column < width
     begin, end = tl.load(begins + number), tl.load(begins + number + 1)
     read = x, rows_of_x, width, neighbors, bits, sources, ids, scale
@@ -96,6 +92,52 @@ def window_kernel(  # type: ignore[no-untyped-def]
     tl.store(out + target, total.to(out.dtype.element_ty), mask=valid[:, None] & inside[None, :])
 
 
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["count", "sources", "rows_of_x", "windows", "blocks", "programs"]
+)
+def window_kernel(  # type: ignore[no-untyped-def]
+    x,
+    indptr,
+    begins,
+    neighbors,
+    bits,
+    ids,
+    scale,
+    row_scale,
+    out,
+    count,
+    sources,
+    rows_of_x,
+    windows,
+    blocks,
+    programs,
+    by_id: tl.constexpr,
+    scaled: tl.constexpr,
+    row_scaled: tl.constexpr,
+    mean: tl.constexpr,
+    width: tl.constexpr,
+    window: tl.constexpr,
+    entries: tl.constexpr,
+    columns: tl.constexpr,
+    stages: tl.constexpr,
+    bounded: tl.constexpr,
+):
+    """`bounded`: so many `programs` do all `blocks`, of which `windows` have the same columns."""
+    of = x, indptr, ids, scale, row_scale, count, sources, rows_of_x
+    if bounded:
+        for block in range(tl.program_id(0), blocks, programs):
+            number, column_block = (block % windows).to(tl.int64), (block // windows).to(tl.int32)
+            _sum_window(
+                number, column_block, of, begins, neighbors, bits, out,
+                by_id, scaled, row_scaled, mean, width, window, entries, columns, stages,
+            )  # fmt: skip
+    else:
+        _sum_window(
+            tl.program_id(0).to(tl.int64), tl.program_id(1), of, begins, neighbors, bits, out,
+            by_id, scaled, row_scaled, mean, width, window, entries, columns, stages,
+        )  # fmt: skip
+
+
 def window_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...]) -> Tensor:
     """The sum or mean of `work`, which has no weights, over the windows of `plan`.  # -> [rows, d]"""
     x = work.x
@@ -103,8 +145,10 @@ def window_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...]) -> Tensor:
     if out.numel() == 0:
         return out
     begins, neighbors, bits = plan
+    windows, column_blocks = len(begins) - 1, triton.cdiv(x.shape[1], launch.columns)
+    bounded = 0 < launch.programs < windows * column_blocks
     with launching(x.device):
-        window_kernel[len(begins) - 1, triton.cdiv(x.shape[1], launch.columns)](
+        window_kernel[(launch.programs,) if bounded else (windows, column_blocks)](
             x,
             work.indptr,
             begins,
@@ -117,6 +161,9 @@ def window_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...]) -> Tensor:
             work.rows,
             work.sources,
             len(x),
+            windows,
+            windows * column_blocks,
+            launch.programs,
             by_id=work.ids is not None,
             scaled=work.scale is not None,
             row_scaled=work.row_scale is not None,
@@ -126,6 +173,7 @@ def window_rows(work: Work, launch: Launch, plan: tuple[Tensor, ...]) -> Tensor:
             entries=launch.entries,
             columns=launch.columns,
             stages=launch.stages,
+            bounded=bounded,
             num_warps=launch.warps,
         )
     return out

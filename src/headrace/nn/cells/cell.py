@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from headrace.nn.neighbor_sum import Where
+from headrace.nn.neighbor_sum import Steps, Where
 
 State = tuple[Any, ...]
 
@@ -70,6 +70,11 @@ class Cell(nn.Module):
     def step(self, ahead: Any, where: Where, state: State) -> State:
         """The state after a snapshot."""
         raise NotImplementedError
+
+    def stepwise(self, ahead: Any, where: Where, state: State) -> Steps[State]:
+        """The same, with its sums asked for: a schedule may do something else meanwhile. Where a step sums nothing, this serves."""
+        yield from ()
+        return self.step(ahead, where, state)
 
     def start(self, rows: int, like: Tensor) -> State:
         """The state before the first snapshot."""

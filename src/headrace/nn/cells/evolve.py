@@ -32,8 +32,9 @@ class _Evolve(Cell):
         return self.initial_weight, like.new_zeros(rows, self.out_channels)
 
     def _evolved(self, read: Tensor, weight: Tensor) -> Tensor:
-        _, new = self.recurrent_layer(read.unsqueeze(0), weight.unsqueeze(0).contiguous())
-        return new.squeeze(0)  # type: ignore[no-any-return]
+        # One step by the cell, which has the layer's bits on a CPU: on a GPU the layer would round products to TF32.
+        matrix_x, matrix_w, bias_x, bias_w = self.recurrent_layer.parameters()
+        return torch.gru_cell(read, weight, matrix_x, matrix_w, bias_x, bias_w)
 
     def rows(self, state: State) -> Tensor:
         rows: Tensor = state[1]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace.nn.cells.cell import Cell, State, dense, graph
 from headrace.nn.cheb import ChebConv
-from headrace.nn.neighbor_sum import Where, chebyshev
+from headrace.nn.neighbor_sum import Steps, Where, asking_chebyshev, chebyshev, completed
 
 _GATES = "zrh"
 
@@ -44,9 +44,13 @@ class GConvGRU(Cell):
         return list(F.linear(fixed, weight, bias).split(list(counts)))
 
     def step(self, ahead: Any, where: Where, state: State) -> State:
+        return completed(self.stepwise(ahead, where, state))
+
+    def stepwise(self, ahead: Any, where: Where, state: State) -> Steps[State]:
         (hidden,) = state
         wide, filters = self.out_channels, [getattr(self, f"conv_h_{gate}").matrix() for gate in _GATES]
-        both = F.linear(chebyshev(hidden, where, self.K), torch.cat(filters[:2]))
+        both = F.linear((yield from asking_chebyshev(hidden, where, self.K)), torch.cat(filters[:2]))
         z, r = torch.sigmoid(ahead[:, : 2 * wide] + both).chunk(2, dim=1)
-        candidate = torch.tanh(ahead[:, 2 * wide :] + F.linear(chebyshev(r * hidden, where, self.K), filters[2]))
+        reset = yield from asking_chebyshev(r * hidden, where, self.K)
+        candidate = torch.tanh(ahead[:, 2 * wide :] + F.linear(reset, filters[2]))
         return (torch.lerp(candidate, hidden, z),)

@@ -13,7 +13,7 @@ from headrace.nn.cells.cell import Cell, State, dense, graph
 from headrace.nn.cheb import ChebConv
 from headrace.nn.gcn import GCNConv
 from headrace.nn.init import glorot
-from headrace.nn.neighbor_sum import Where, chebyshev, neighbor_sum, relations
+from headrace.nn.neighbor_sum import Steps, Where, asking_chebyshev, asking_relations, completed, neighbor_sum, relations
 from headrace.nn.relational import RelationalConv
 
 _GATES = "ifco"
@@ -57,9 +57,13 @@ class GCLSTM(_WithMemory):
         return list(torch.addmm(bias, x, weight).split(list(counts)))
 
     def step(self, ahead: Any, where: Where, state: State) -> State:
+        return completed(self.stepwise(ahead, where, state))
+
+    def stepwise(self, ahead: Any, where: Where, state: State) -> Steps[State]:
         hidden, memory = state
+        filtered = yield from asking_chebyshev(hidden, where, self.K)
         weight = torch.cat([getattr(self, f"conv_{gate}").matrix() for gate in _GATES])
-        return _lstm(ahead + F.linear(chebyshev(hidden, where, self.K), weight), memory)
+        return _lstm(ahead + F.linear(filtered, weight), memory)
 
 
 class LRGCN(_WithMemory):
@@ -91,9 +95,13 @@ class LRGCN(_WithMemory):
         return list(F.linear(fixed, weight, bias).split(list(counts)))
 
     def step(self, ahead: Any, where: Where, state: State) -> State:
+        return completed(self.stepwise(ahead, where, state))
+
+    def stepwise(self, ahead: Any, where: Where, state: State) -> Steps[State]:
         hidden, memory = state
+        summed = yield from asking_relations(hidden, where)
         weight = torch.cat([getattr(self, f"conv_h_{gate}").matrix() for gate in _GATES])
-        return _lstm(ahead + F.linear(relations(hidden, where), weight), memory)
+        return _lstm(ahead + F.linear(summed, weight), memory)
 
 
 class WDGCN(_WithMemory):

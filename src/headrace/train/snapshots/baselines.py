@@ -30,14 +30,16 @@ def baselines(windows: Windows, split: str = "test") -> dict[str, dict[str, floa
 
 def linear(windows: Windows, history: Tensor) -> Tensor:  # [groups, nodes, window] -> [groups, nodes, horizon]
     """Least squares over all nodes and training windows."""
-    return (nn.functional.pad(history, (0, 1), value=1.0).double() @ linear_weights(windows)).float()
+    weights = linear_weights(windows).to(history.device)
+    return (nn.functional.pad(history, (0, 1), value=1.0).double() @ weights).float()
 
 
 def linear_weights(windows: Windows) -> Tensor:  # -> [window + 1, horizon]
-    """Of the last values in order, and of one."""
+    """Of the last values in order, and of one; in host memory."""
     groups = windows.groups["train"]
     window = groups[0].window
-    gram, moment = torch.zeros(window + 1, window + 1).double(), torch.zeros(window + 1, windows.horizon).double()
+    like = windows.y.new_zeros(0, dtype=torch.float64)
+    gram, moment = like.new_zeros(window + 1, window + 1), like.new_zeros(window + 1, windows.horizon)
     for begin in range(0, len(groups), 256):
         part = groups[begin : begin + 256]
         values, counts = windows.targets(part)
@@ -45,5 +47,5 @@ def linear_weights(windows: Windows) -> Tensor:  # -> [window + 1, horizon]
         weight = counts.flatten(0, 1)[:, :1].double()
         gram += read.t() @ (read * weight)
         moment += read.t() @ (values.flatten(0, 1).double() * weight)
-    weights: Tensor = torch.linalg.lstsq(gram, moment, driver="gelsd").solution
+    weights: Tensor = torch.linalg.lstsq(gram.cpu(), moment.cpu(), driver="gelsd").solution
     return weights

@@ -39,7 +39,15 @@ class SnapshotOptions(RunOptions):
     )
     hoist: bool = option(True, "sums that read features alone come before the recurrent steps")
     keep: float = option(1024.0, "MiB for sums of features that are kept over windows and epochs (0: none)")
-    overlap: bool = option(False, "two workers: one sums over neighbors while the other multiplies; never changes a result")
+    overlap: bool = option(
+        False,
+        "one half of the groups sums over neighbors while the other multiplies: by two workers, which changes no result, or on two "
+        "streams of a GPU, which changes its rounding",
+    )
+    programs: int = option(0, "programs of a sum at a time, so that products find room beside it (overlap on a GPU; 0: all)")
+    capture: Literal["auto", "always", "never"] = option(
+        "auto", "replay forward and backward as one CUDA graph (auto: where groups share a graph)"
+    )
     skip: bool = option(
         True,
         "add a linear map of what came last (a node's values; counts of a pair and its target), shared by all; it begins fitted",
@@ -54,7 +62,7 @@ class SnapshotOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_at_least(hidden=1, terms=1, window=1, horizon=1, groups=1, stride=1, stack=1)
-        self._check_not_negative("keep", "every", "val", "test", "dropout", "negatives")
+        self._check_not_negative("programs", "keep", "every", "val", "test", "dropout", "negatives")
         if not self.val + self.test < 1:
             raise ValueError(f"val {self.val} and test {self.test} leave nothing to train on: they must add up to less than 1")
         if self.predict == "links" and self.horizon != 1:
@@ -67,8 +75,11 @@ class SnapshotOptions(RunOptions):
             raise ValueError(
                 f"strategy {self.strategy} runs a group on several ranks, and dropout draws on one: leave out one of them"
             )
-        if self.device.partition(":")[0] != "cpu":
-            raise ValueError(f"snapshots are trained on a CPU as yet, not on {self.device}: leave device out")
+        on_cpu = self.device.partition(":")[0] == "cpu"
+        if on_cpu and (self.programs or self.capture == "always"):
+            raise ValueError("programs and capture say what a GPU does: they need device cuda")
+        if not on_cpu and self.strategy in ("vertex", "snapshot"):
+            raise ValueError(f"strategy {self.strategy} spreads a group over ranks, which are CPUs: a GPU takes whole groups")
         if self.accumulate not in (0, self.batches_per_step):
             raise ValueError(f"a step is of groups: set groups, not accumulate ({self.accumulate})")
 

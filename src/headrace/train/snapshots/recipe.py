@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +22,7 @@ from headrace.snapshots.kept import KeptSums
 from headrace.snapshots.operators import Operators
 from headrace.snapshots.rows import Group
 from headrace.train.fit import Setup
-from headrace.train.recipe import Progress, Recipe, Step
+from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.snapshots.dealing import Dealing, Piece
 from headrace.train.snapshots.heads.classes import Classes
 from headrace.train.snapshots.heads.head import Head
@@ -29,6 +31,7 @@ from headrace.train.snapshots.heads.values import Values
 from headrace.train.snapshots.joint import Joint, Outcome, Vertex, ahead, differentiated
 from headrace.train.snapshots.model import make_cell
 from headrace.train.snapshots.options import SnapshotOptions
+from headrace.train.snapshots.pieces import Pieces
 from headrace.train.snapshots.relay import Relay
 from headrace.train.snapshots.windows import Windows
 from headrace.train.watching.clock import Clock
@@ -53,18 +56,26 @@ class SnapshotRecipe(Recipe):
 
     def __init__(self, windows: Windows, setup: Setup) -> None:
         options: SnapshotOptions = setup.options
+        self.device = torch.device(options.device)
+        if self.device.type != "cpu" and setup.ranks.size > 1:
+            raise ValueError(f"a GPU trains on snapshots in one process, and there are {setup.ranks.size} ranks: start one")
+        windows = windows.to(self.device)
         self.windows, self.options, self.ranks, self.exchange = windows, options, setup.ranks, setup.exchange
         cell = make_cell(options, windows.snapshots.num_features)
         check_cell(cell)
         self.head: Head = _HEADS[windows.predict](windows, options)
         self.measures = self.head.measures
-        self.model = self.head.make_model(cell)
+        self.model = self.head.make_model(cell).to(self.device)
         self.kept = KeptSums(options.keep * 2**20) if options.hoist and options.keep else None
         self.operators = Operators(cell, windows.snapshots, hoist=options.hoist, kept=self.kept)
         self.dealing = Dealing(windows.snapshots, cell, options.strategy, self.ranks, self.exchange, options.batches_per_step)
         self._mine: deque[Piece] = deque()
         self._workers: TwoWorkers | None = None
-        if options.overlap:
+        self._on_gpu: Pieces | None = None  # on a GPU
+        if self.device.type != "cpu":
+            self._on_gpu = Pieces(self.operators, self.head, self.model, options)
+            setup.watcher.note(self._on_gpu.reason)
+        elif options.overlap:
             self._workers = TwoWorkers()
             setup.opened.callback(self._workers.close)
         self._under_way: dict[int, Future[tuple[Tensor, list[Tensor | None], float]]] = {}
@@ -173,9 +184,29 @@ class SnapshotRecipe(Recipe):
             self.dealing.measured(batch, seconds)
             return Step(loss, len(batch.groups), ready=True)
         begin = perf_counter()
-        done = super().gradients(batch, clock)
+        done = super().gradients(batch, clock) if self._on_gpu is None else self._launch(self._on_gpu, batch, clock)
         self.dealing.measured(batch, perf_counter() - begin)
         return done
+
+    def _launch(self, pieces: Pieces, batch: Piece, clock: Clock) -> Step:
+        with clock("launch", batch.index):
+            loss, gradients = pieces(batch.groups)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        with clock("wait for the GPU", batch.index):  # the loss is read next in any case, and seconds are of what was done
+            pieces.wait()
+        return Step(loss, len(batch.groups), ready=True)
+
+    def step(self, batch: Piece, clock: Clock) -> Step:
+        if self._on_gpu is None:
+            return super().step(batch, clock)
+        assert self.update is not None
+        done = self._launch(self._on_gpu, batch, clock)
+        if not math.isfinite(loss := done.read().take()[0]):
+            raise LossError(loss)
+        with clock("step"):
+            self.update()
+        return replace(done, loss=loss)
 
     @property
     def _parameters(self) -> list[torch.nn.Parameter]:

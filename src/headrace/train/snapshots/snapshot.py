@@ -92,9 +92,11 @@ def snapshot(
             setup.watcher.note(f"{snapshots.info['missing']} targets are missing and do not count")
         return SnapshotRecipe(windows, setup)
 
-    if options.stack > 1 and not _stacks(windows.snapshots, options):
+    on_cpu = options.device.partition(":")[0] == "cpu"
+    lanes = options.overlap and not on_cpu  # of which each takes some groups of a piece
+    if options.stack > 1 and not lanes and not _stacks(windows.snapshots, options):
         options = replace(options, stack=1)  # groups are run one by one: they can be dealt so
-    free = FREE | {"overlap", "keep"}
+    free = FREE | {"keep", "programs"} | ({"overlap"} if on_cpu else set())  # on a GPU it halves products: other bits
     if options.strategy in DEALS:
         free |= {"strategy"}
     ends, recipe = fit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -34,6 +34,7 @@ class Windows:
     predict: Predict = "values"
     classes: int = 0
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)  # the snapshots of each split
+    host: Snapshots | None = None  # where `snapshots` are on a GPU: what they are copies of
 
     @classmethod
     def of(cls, snapshots: Snapshots, options: SnapshotOptions) -> Windows:
@@ -73,6 +74,18 @@ class Windows:
         mean, deviation = float(seen.mean()), float(seen.std().clamp_min(1e-8))
         return cls(scaled, (y - mean) / deviation, mask, groups, options.horizon, mean, deviation, ends=ends)
 
+    def to(self, device: torch.device) -> Windows:
+        """The same windows on a device."""
+        if device.type == "cpu":
+            return self
+        mask = None if self.mask is None else self.mask.to(device)
+        return replace(self, snapshots=self.snapshots.to(device), y=self.y.to(device), mask=mask, host=self.snapshots)
+
+    @property
+    def topology(self) -> Snapshots:
+        """Snapshots whose graphs are in host memory, for what looks at edges one by one."""
+        return self.snapshots if self.host is None else self.host
+
     def history(self, groups: list[Group]) -> Tensor:  # -> [groups, num_nodes, window], or [..., window * classes]
         """What is known of the targets at the snapshots of each group."""
         known = torch.stack([self.y[group.first : group.first + group.window].t() for group in groups])
@@ -82,8 +95,9 @@ class Windows:
         """What comes after each group, and which of it counts."""
         spans = [slice(group.first + group.window, group.first + group.window + self.horizon) for group in groups]
         values = torch.stack([self.y[span].t() for span in spans])
-        counts = torch.ones(values.shape) if self.mask is None else torch.stack([self.mask[span].t().float() for span in spans])
-        return values, counts
+        if self.mask is None:
+            return values, torch.ones_like(values, dtype=torch.float32)
+        return values, torch.stack([self.mask[span].t().float() for span in spans])
 
 
 def predicted(snapshots: Snapshots, options: SnapshotOptions) -> Predict:

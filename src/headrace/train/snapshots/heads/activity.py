@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -35,3 +37,11 @@ class Activity:
             self.counts.append(torch.cat([torch.cat([own, halved, ever, both]).log1p(), never]).t().float().contiguous())
             self.ever_in.append(ever[0])
             self.both_halved.append(both[0])
+
+    def to(self, device: torch.device) -> Activity:
+        """The same counts on a device."""
+        other = copy(self)
+        other.counts, other.ever_in, other.both_halved = (
+            [part.to(device) for part in parts] for parts in (self.counts, self.ever_in, self.both_halved)
+        )
+        return other

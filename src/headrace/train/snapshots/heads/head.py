@@ -13,6 +13,7 @@ from headrace.train.measure import Measure
 from headrace.train.recipe import Progress
 
 RowsOf = Callable[[Sequence[Group]], Tensor]  # -> [groups, num_nodes, out]
+Told = tuple[Tensor, ...]  # what losses of some groups are of, beside their rows
 AT_A_TIME = 64  # groups that a validation runs together
 
 
@@ -23,6 +24,7 @@ class Head(Protocol):
     """
 
     epoch: int  # set by the recipe
+    fixed_shapes: bool  # whether shapes of `told` follow from the number of groups alone
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -38,6 +40,14 @@ class Head(Protocol):
 
         [groups, num_nodes, out] -> [groups]; with `nodes`, [groups, n, out].
         """
+        ...
+
+    def told(self, groups: Sequence[Group]) -> Told:
+        """What `losses_of` needs of groups."""
+        ...
+
+    def losses_of(self, model: nn.Module, rows: Tensor, told: Told, nodes: Tensor | None = None) -> Tensor:
+        """`losses`, from what `told` gave: it looks at these tensors alone and waits for nothing."""
         ...
 
     def figures(self, model: nn.Module, split: str, rows_of: RowsOf, progress: Progress) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from headrace.train.measure import Measure
 from headrace.train.recipe import Progress
 from headrace.train.snapshots.heads.activity import Activity
 from headrace.train.snapshots.heads.counted import Counted, fitted
-from headrace.train.snapshots.heads.head import RowsOf
+from headrace.train.snapshots.heads.head import RowsOf, Told
 from headrace.train.snapshots.heads.pairs import Pairs
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
@@ -57,22 +57,26 @@ class Links:
     """Cross entropy of the true target among nodes that are drawn for a group, or among all; mean over the edges of a snapshot."""
 
     measures = (Measure("mrr"),)
+    fixed_shapes = False
 
     def __init__(self, windows: Windows, options: SnapshotOptions) -> None:
         self.windows, self.options, self.epoch = windows, options, 0
-        self.nodes = windows.snapshots.num_nodes
-        self.activity, self.pairs = Activity(windows.snapshots), Pairs(windows.snapshots)
-        self.edges = cache(self._edges)
-        self._first = fitted(
-            self.activity, self.pairs, [(g.first + g.window - 1, *self._edges(g)) for g in windows.groups["train"]]
-        )
+        self.nodes, self.device = windows.snapshots.num_nodes, windows.snapshots.device
+        activity, pairs = Activity(windows.topology), Pairs(windows.topology)  # what is counted once is counted on the host
+        self._first = fitted(activity, pairs, [(g.first + g.window - 1, *self._edges(g)) for g in windows.groups["train"]])
+        self.activity, self.pairs = activity.to(self.device), pairs.to(self.device)
+        self.edges = cache(self._moved_edges)
 
     def make_model(self, cell: Cell) -> nn.Module:
         return LinkModel(cell, Counted(self._first) if self.options.skip else None)
 
     def _edges(self, group: Group) -> tuple[Tensor, Tensor]:
-        src, dst = self.windows.snapshots.graph(group.first + group.window).edge_index().long()
+        src, dst = self.windows.topology.graph(group.first + group.window).edge_index().long()
         return src, dst
+
+    def _moved_edges(self, group: Group) -> tuple[Tensor, Tensor]:
+        src, dst = self._edges(group)
+        return src.to(self.device), dst.to(self.device)
 
     def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], nodes: Tensor | None = None) -> Tensor:
         if nodes is not None:
@@ -83,10 +87,16 @@ class Links:
         """What the true targets of a group are compared with: nodes drawn by (seed, epoch, group) alone, or all."""
         amount = self.options.negatives
         if not 0 < amount < self.nodes:
-            return torch.arange(self.nodes)
+            return torch.arange(self.nodes, device=self.device)
         key = _native.stream_key(self.options.seed, self.epoch, group.first, _native.Purpose.negative)
         words = torch.from_numpy(_native.random_words(key, 0, _native.Purpose.negative, amount, 1).view("int64"))
-        return (words >> 1 & (2**62 - 1)) % self.nodes
+        return ((words >> 1 & (2**62 - 1)) % self.nodes).to(self.device)
+
+    def told(self, groups: Sequence[Group]) -> Told:
+        return ()
+
+    def losses_of(self, model: nn.Module, rows: Tensor, told: Told, nodes: Tensor | None = None) -> Tensor:
+        raise NotImplementedError("what links are compared with differs from group to group")
 
     def _loss(self, model: nn.Module, rows: Tensor, group: Group) -> Tensor:
         src, dst = self.edges(group)
@@ -114,8 +124,8 @@ class Links:
             return scores, true
         place, other, counts = self.pairs.around(src, last)
         worth = model.skip.of_pairs(counts)
-        column = torch.full((self.nodes,), -1)
-        column[among] = torch.arange(len(among))
+        column = torch.full((self.nodes,), -1, device=self.device)
+        column[among] = torch.arange(len(among), device=self.device)
         at = column[other]
         scores = scores.index_put((place[at >= 0], at[at >= 0]), worth[at >= 0], accumulate=True)
         is_true = other == dst[place]
@@ -127,14 +137,15 @@ class Links:
             src, dst = self.edges(group)
             if len(src):
                 rows = rows_of([group])[0]
-                for part in torch.arange(len(src)).split(_BLOCK):
-                    scores, _ = self._scores(model, rows, group, src[part], dst[part], torch.arange(self.nodes))
+                everyone = torch.arange(self.nodes, device=self.device)
+                for part in torch.arange(len(src), device=self.device).split(_BLOCK):
+                    scores, _ = self._scores(model, rows, group, src[part], dst[part], everyone)
                     ranks.append(_ranks(scores, dst[part]))
             progress(done + 1, len(groups))
         return self._measured(ranks)
 
     def _measured(self, ranks: list[Tensor]) -> dict[str, Any]:
-        joined = torch.cat([*ranks, torch.zeros(0).double()])
+        joined = torch.cat([*(part.cpu() for part in ranks), torch.zeros(0).double()])
         return {**RankMetrics.of(joined).plain(), "edges": len(joined), "candidates": self.nodes}
 
     def baselines(self, split: str = "test") -> dict[str, dict[str, float]]:
@@ -152,9 +163,9 @@ class Links:
     @torch.no_grad()
     def _linear(self, group: Group) -> list[Tensor]:
         """Ranks by counts alone."""
-        skip, ranks = Counted(self._first), []
+        skip, ranks = Counted(self._first).to(self.device), []
         last, (src, dst) = group.first + group.window - 1, self.edges(group)
-        for part in torch.arange(len(src)).split(_BLOCK):
+        for part in torch.arange(len(src), device=self.device).split(_BLOCK):
             place, other, known = self.pairs.around(src[part], last)
             scores: Tensor = skip.of_targets(self.activity.counts[last]).repeat(len(part), 1)
             scores = scores.index_put((place, other), skip.of_pairs(known), accumulate=True)

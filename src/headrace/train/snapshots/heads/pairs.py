@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -33,18 +35,26 @@ class Pairs:
         self._partner = both % self.num_nodes
         self._begin = torch.searchsorted(both, torch.arange(self.num_nodes + 1) * self.num_nodes)
 
+    def to(self, device: torch.device) -> Pairs:
+        """The same counts on a device."""
+        other = copy(self)
+        for name in ("_pair", "_entry", "_halved", "_partner", "_begin"):
+            setattr(other, name, getattr(self, name).to(device))
+        return other
+
     def around(self, src: Tensor, at: int) -> tuple[Tensor, Tensor, Tensor]:  # [n] -> [m], [m], [m, 5]
         """What is known after snapshot `at` of pairs with these sources: place in src, target, counts. Other pairs have zeros."""
         begin, count = self._begin[src], self._begin[src + 1] - self._begin[src]
-        place = torch.repeat_interleave(torch.arange(len(src)), count)
-        offset = torch.arange(len(place)) - torch.repeat_interleave(count.cumsum(0) - count, count)
+        number = torch.arange(len(src), device=src.device)
+        place = torch.repeat_interleave(number, count)
+        offset = torch.arange(len(place), device=src.device) - torch.repeat_interleave(count.cumsum(0) - count, count)
         other = self._partner[begin[place] + offset]
         counts = self.read(src[place], other, at)
         seen = counts.any(1) & (other != src[place])
         own = counts.new_zeros(len(src), len(COLUMNS))
         own[:, -1] = 1.0
         own[:, :4] = self.read(src, src, at)[:, :4]
-        parts = [(place[seen], other[seen], counts[seen]), (torch.arange(len(src)), src, own)]
+        parts = [(place[seen], other[seen], counts[seen]), (number, src, own)]
         joined = [torch.cat(part) for part in zip(*parts, strict=True)]
         return joined[0], joined[1], joined[2]
 
@@ -55,7 +65,8 @@ class Pairs:
     def _read(self, src: Tensor, dst: Tensor, at: int) -> tuple[Tensor, Tensor]:
         """Edges of a pair, halved at every step since, as log(1 + count), and whether there was any.  # [n], [n] -> [n], [n]"""
         if not len(self._pair):
-            return torch.zeros(len(src)), torch.zeros(len(src))
+            none = torch.zeros(len(src), device=src.device)
+            return none, none
         key = src * self.num_nodes + dst
         pair = torch.searchsorted(self._pair, key).clamp_max(len(self._pair) - 1)
         last = torch.searchsorted(self._entry, pair * self.steps + at, right=True) - 1

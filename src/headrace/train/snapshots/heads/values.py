@@ -13,7 +13,7 @@ from headrace.snapshots import Group
 from headrace.train.measure import Measure
 from headrace.train.recipe import Progress
 from headrace.train.snapshots.baselines import baselines, errors, linear_weights
-from headrace.train.snapshots.heads.head import AT_A_TIME, RowsOf
+from headrace.train.snapshots.heads.head import AT_A_TIME, RowsOf, Told
 from headrace.train.snapshots.model import SnapshotModel
 from headrace.train.snapshots.options import SnapshotOptions
 from headrace.train.snapshots.windows import Windows
@@ -25,6 +25,7 @@ class Values:
     """Mean squared error over the nodes that count, a group at a time."""
 
     measures = (Measure("mse", better="lower"), Measure("rmse", better="lower"), Measure("mae", better="lower"))
+    fixed_shapes = True
 
     def __init__(self, windows: Windows, options: SnapshotOptions) -> None:
         self.windows, self.options, self.epoch = windows, options, 0
@@ -37,7 +38,13 @@ class Values:
         return model
 
     def losses(self, model: nn.Module, rows: Tensor, groups: Sequence[Group], nodes: Tensor | None = None) -> Tensor:
-        history, (values, counts) = self.windows.history(list(groups)), self.windows.targets(list(groups))
+        return self.losses_of(model, rows, self.told(groups), nodes)
+
+    def told(self, groups: Sequence[Group]) -> Told:
+        return self.windows.history(list(groups)), *self.windows.targets(list(groups))
+
+    def losses_of(self, model: nn.Module, rows: Tensor, told: Told, nodes: Tensor | None = None) -> Tensor:
+        history, values, counts = told
         total = counts.sum((1, 2)).clamp_min(1.0)
         if nodes is not None:
             history, values, counts = (part.index_select(1, nodes) for part in (history, values, counts))
