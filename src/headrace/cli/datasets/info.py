@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.datasets.partition import print_partition
 from headrace.cli.options import refused
-from headrace.cli.partition import print_partition
 from headrace.cluster import Part, PartitionSummary
 from headrace.graph import Dataset, open_dataset
 from headrace.graph.known.named import named

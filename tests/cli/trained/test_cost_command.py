@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import headrace as hr
 from headrace.cli import app
-from headrace.cli.cost import dollars
+from headrace.cli.trained.cost import dollars
 from headrace.plan import read_prices
 from training_cases import small
 

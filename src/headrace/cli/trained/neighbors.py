@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.cli.export import names_for
 from headrace.cli.options import refused
 from headrace.cli.shown.progress import progress_shown, terminable
+from headrace.cli.trained.export import names_for
 from headrace.train import CheckpointError
 from headrace.train.inference.neighbors import Neighbor, Neighbors
 from headrace.train.inference.neighbors import neighbors as find_neighbors

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.report import report
+from headrace.cli.trained.report import report
 
 runner = CliRunner()
 app = typer.Typer()

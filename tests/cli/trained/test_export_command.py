@@ -108,7 +108,7 @@ def test_an_interrupted_export_says_so(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["headrace.cli.export"], "export_rows", stop)
+    monkeypatch.setattr(sys.modules["headrace.cli.trained.export"], "export_rows", stop)
     done = command("export", "run", "--out", tmp_path / "e.parquet")
     assert done.exit_code == 130
     assert "interrupted: nothing was written" in done.stderr
