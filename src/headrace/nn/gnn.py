@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol, cast, get_args
 from torch import Tensor, nn
 
 from headrace.kernels import dropout
+from headrace.nn.convs.gat import GATConv
+from headrace.nn.convs.gcn import GCNConv
+from headrace.nn.convs.gin import GINConv
+from headrace.nn.convs.sage import SAGEConv
 from headrace.nn.first_sum import FirstSum
-from headrace.nn.gat import GATConv
-from headrace.nn.gcn import GCNConv
-from headrace.nn.gin import GINConv
-from headrace.nn.sage import SAGEConv
 from headrace.nn.split import LayerSplit
 from headrace.nn.structure import Structure, targets_of
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.kernels import attend, attend_pairs, seed_for
-from headrace.nn.init import glorot, uniform, zeros
+from headrace.nn.convs.init import glorot, uniform, zeros
 from headrace.nn.split import Attention, ByNode, Split, SplitError
 from headrace.nn.structure import Input, Structure, reverse_of, sources_of, structure_of, targets_first, targets_of
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from headrace.graph import Graph, RowRange
 from headrace.kernels import aggregate
+from headrace.nn.convs.init import glorot, zeros
 from headrace.nn.first_sum import Factors, FixedSum
-from headrace.nn.init import glorot, zeros
 from headrace.nn.order import Order, check_order, gradient_of, transform_first
 from headrace.nn.split import Split
 from headrace.nn.structure import Structure, over, sources_of, structure_of, targets_of

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headrace.nn.init import glorot, zeros
+from headrace.nn.convs.init import glorot, zeros
 from headrace.nn.neighbor_sum import Where, relations
 
 
