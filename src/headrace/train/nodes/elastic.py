@@ -42,7 +42,7 @@ from headrace.nn import GNN
 from headrace.nn.node_losses import loss_weight
 from headrace.ranks import Exchange
 from headrace.train.fit import Setup
-from headrace.train.inference.infer_split import rows_of_all
+from headrace.train.inference.layerwise.infer_split import rows_of_all
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.parallel import closing
 from headrace.train.nodes.push_pull import summed_over

@@ -18,7 +18,7 @@ from headrace.loader import Batch, Shard
 from headrace.ranks import Exchange, Ranks, join
 from headrace.store import ArrayStore, ColumnSlice, Remote
 from headrace.train.fit import Setup
-from headrace.train.inference.infer_split import SplitGraph, infer_split, rows_of_all
+from headrace.train.inference.layerwise.infer_split import SplitGraph, infer_split, rows_of_all
 from headrace.train.nodes.elastic import ElasticRecipe
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions

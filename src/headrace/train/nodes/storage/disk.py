@@ -19,7 +19,7 @@ from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.store import BufferPool, Cached, FileRows, Store, returned_memory
-from headrace.train.inference.infer_rows import RowsInference
+from headrace.train.inference.layerwise.infer_rows import RowsInference
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.storage.memory import BatchSize, cache_budget

@@ -16,7 +16,7 @@ from headrace.cluster.topology import SplitSampler
 from headrace.ranks import Exchange, Ranks
 from headrace.sample import Block
 from headrace.store import BaseStore, Owners, Remote, Store
-from headrace.train.inference.walk import Chunk, Inputs, Progress, required_layers, walk
+from headrace.train.inference.layerwise.walk import Chunk, Inputs, Progress, required_layers, walk
 
 _NODES = 4096  # computed at a time
 

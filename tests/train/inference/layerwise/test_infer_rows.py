@@ -6,7 +6,7 @@ import torch
 import headrace as hr
 from headrace.store import FileRows
 from headrace.train import infer
-from headrace.train.inference.infer_rows import RowsInference
+from headrace.train.inference.layerwise.infer_rows import RowsInference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

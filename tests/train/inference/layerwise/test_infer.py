@@ -12,7 +12,7 @@ from headrace.loader import NeighborLoader, WholeBatch
 from headrace.train import infer
 from training_cases import MODELS
 
-inference = sys.modules["headrace.train.inference.infer"]  # the module, which the function of the same name hides
+inference = sys.modules["headrace.train.inference.layerwise.infer"]  # the module, which the function of the same name hides
 
 
 def awkward() -> hr.Dataset:

@@ -19,8 +19,8 @@ from headrace.graph import Graph
 from headrace.ranks import Ranks
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, Store
-from headrace.train.inference.tables import MemoryTable, ScratchTable
-from headrace.train.inference.walk import (
+from headrace.train.inference.layerwise.tables import MemoryTable, ScratchTable
+from headrace.train.inference.layerwise.walk import (
     Chunk,
     Inputs,
     Progress,

@@ -12,13 +12,13 @@ from torch import nn
 import headrace as hr
 from headrace.store import ArrayStore, FileRows
 from headrace.train import infer
-from headrace.train.inference.infer_rows import RowsInference
-from headrace.train.inference.tables import FileTable, MappedTable, MemoryTable, ScratchTable
-from headrace.train.inference.walk import Inputs, walk
+from headrace.train.inference.layerwise.infer_rows import RowsInference
+from headrace.train.inference.layerwise.tables import FileTable, MappedTable, MemoryTable, ScratchTable
+from headrace.train.inference.layerwise.walk import Inputs, walk
 from rank_threads import on_every_rank
 from training_cases import MODELS
 
-inference = sys.modules["headrace.train.inference.infer"]  # the module, which the function of the same name hides
+inference = sys.modules["headrace.train.inference.layerwise.infer"]  # the module, which the function of the same name hides
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,17 @@ from headrace.kernels import gather
 from headrace.ranks import Ranks
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, Store
-from headrace.train.inference.tables import MappedTable, MemoryTable
-from headrace.train.inference.walk import Chunk, Inputs, Progress, RowExchange, all_neighbors, device_of, required_layers, walk
+from headrace.train.inference.layerwise.tables import MappedTable, MemoryTable
+from headrace.train.inference.layerwise.walk import (
+    Chunk,
+    Inputs,
+    Progress,
+    RowExchange,
+    all_neighbors,
+    device_of,
+    required_layers,
+    walk,
+)
 
 _RANGE_BYTES = 256 << 20  # of rows computed at a time
 _SEEDS = 16_384  # of the last layer, computed at a time
