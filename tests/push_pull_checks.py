@@ -28,8 +28,8 @@ from headrace.store import ColumnSlice
 from headrace.train import NodeOptions, Trainer, Watcher
 from headrace.train.fit import Setup
 from headrace.train.nodes.node import make_model
-from headrace.train.nodes.over_parts import SplitData
-from headrace.train.nodes.push_pull import PushPullRecipe
+from headrace.train.nodes.over_ranks.over_parts import SplitData
+from headrace.train.nodes.over_ranks.push_pull import PushPullRecipe
 from headrace.train.nodes.recipe import NodeRecipe
 
 FEATURES = 37

@@ -11,7 +11,7 @@ from headrace.pipeline import Versions
 from headrace.plan.decided import Candidate, Choice, Decided
 from headrace.train import NodeOptions
 from headrace.train.nodes.node import make_model
-from headrace.train.nodes.parallel import hit_rate, mean_block
+from headrace.train.nodes.over_ranks.parallel import hit_rate, mean_block
 
 _COPIES = 0.2  # of the rows, that data-parallel training is planned with too
 

@@ -21,9 +21,9 @@ from headrace.train.measure import Spread, spreads
 from headrace.train.nodes.checks import check_model_size, check_node_data, check_own_rows
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.over_parts import SplitData, own_part
+from headrace.train.nodes.over_ranks.over_parts import SplitData, own_part
+from headrace.train.nodes.over_ranks.parallel import over_ranks
 from headrace.train.nodes.own_rows import OwnRows
-from headrace.train.nodes.parallel import over_ranks
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.splits import num_splits, over_splits, split_numbers, with_split
 from headrace.train.nodes.storage.stored import StoredData, stored_data

@@ -22,7 +22,7 @@ from headrace.store.tiers.hot import order_of
 from headrace.train.fit import Setup
 from headrace.train.interrupt import Stopped
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.push_pull import PushPullRecipe
+from headrace.train.nodes.over_ranks.push_pull import PushPullRecipe
 from headrace.train.nodes.recipe import NodeRecipe, rows_on
 
 _TRIED = 4  # batches that are drawn to see how large they are

@@ -22,8 +22,8 @@ from headrace.train.inference.layerwise.infer_split import SplitGraph, infer_spl
 from headrace.train.nodes.elastic import ElasticRecipe
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.parallel import chosen, closing, exchange_of
-from headrace.train.nodes.push_pull import PushPullRecipe
+from headrace.train.nodes.over_ranks.parallel import chosen, closing, exchange_of
+from headrace.train.nodes.over_ranks.push_pull import PushPullRecipe
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.recipe import Progress
 
