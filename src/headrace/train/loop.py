@@ -16,16 +16,16 @@ from headrace._memory import process_memory
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import kept_memory
-from headrace.train.accumulate import Accumulator
 from headrace.train.interrupt import Interrupt, Stopped, StopRequest, interruptible
 from headrace.train.measure import split_scores
-from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
-from headrace.train.reading import Reading
 from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.run import Run
 from headrace.train.state import State, first_not_finite
-from headrace.train.sums import Sums
+from headrace.train.steps.accumulate import Accumulator
+from headrace.train.steps.optimize import learning_rate
+from headrace.train.steps.reading import Reading
+from headrace.train.steps.sums import Sums
 from headrace.train.watching.clock import Clock
 from headrace.train.watching.watch import StepEvent, Watcher
 

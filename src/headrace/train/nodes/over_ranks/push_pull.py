@@ -19,9 +19,9 @@ from headrace.ranks import Exchange, Ranks
 from headrace.store import ColumnSlice
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
-from headrace.train.optimize import Update
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Step
+from headrace.train.steps.optimize import Update
 from headrace.train.watching.clock import Clock
 
 

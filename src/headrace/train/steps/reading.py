@@ -10,7 +10,7 @@ class Reading:
     """Single numbers, copied to the host when the device comes to it. `take` waits for that, not for what was launched since.
 
     >>> import torch
-    >>> from headrace.train.reading import Reading
+    >>> from headrace.train.steps.reading import Reading
     >>> Reading(torch.tensor(0.5), 3.0).take()
     [0.5, 3.0]
     """

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from headrace.train import RunOptions
-from headrace.train.optimize import learning_rate, make_optimizer
+from headrace.train.steps.optimize import learning_rate, make_optimizer
 
 
 def rates(batches: int, **options) -> list[float]:

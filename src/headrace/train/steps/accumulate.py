@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headrace.ranks import Exchange, Ranks, gradient_bytes, sum_gradients
 from headrace.train.recipe import Recipe, Step
-from headrace.train.statistics import RunningStatistics
+from headrace.train.steps.statistics import RunningStatistics
 from headrace.train.watching.clock import Clock
 
 _HOPS = 16  # that a report has room for

@@ -13,7 +13,7 @@ from headrace.store.tiers.placed import rows_for
 from headrace.train import NodeOptions, Watcher
 from headrace.train import recipe as training_recipe
 from headrace.train.nodes.node import NodeRecipe
-from headrace.train.reading import Reading
+from headrace.train.steps.reading import Reading
 from training_cases import assert_same_run, assert_same_weights, small
 
 
