@@ -52,6 +52,16 @@ def check_counts_and_kinds(ranks):
     exchange.close()
 
 
+def check_facts_that_one_rank_lacks_are_named(ranks):
+    exchange, odd = Exchange(ranks), ranks.rank == 2
+    lacking, more = ({"a": "1"}, {"a": "1", "b": "2"})
+    for same, first, other in ((lacking if odd else more, "2", "none"), (more if odd else lacking, "none", "2")):
+        wanted = f"ranks disagree on the b: rank 0 has {first}, rank 2 has {other}"
+        assert message(ValueError, exchange.agree, same, problem=None, told={}) == wanted
+    assert exchange.agree(more, problem=None, told={"n": ranks.rank}) == {"n": [0, 1, 2]}
+    exchange.close()
+
+
 def check_uneven_all_to_all(ranks):
     exchange = Exchange(ranks.group)
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8):

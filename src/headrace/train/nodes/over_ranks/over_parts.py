@@ -140,11 +140,12 @@ def _check_ranks(part: Part, ranks: Ranks, *, alone: bool) -> None:
             f"the dataset was cut into {part.parts} parts, and there are {ranks.size} ranks: start {part.parts} of them "
             f"(torchrun --nproc-per-node {part.parts}), or partition it again"
         )
-    numbers = ranks.all_gather((part.number, part.owners.fingerprint, part.fingerprint))
-    for rank, (number, owners, known) in enumerate(numbers):
+    own = part.owners.fingerprint, part.fingerprint, part.columns is None
+    everyone = ranks.all_gather((part.number, own))
+    for rank, (number, theirs) in enumerate(everyone):
         if number != rank:
             raise ValueError(f"rank {rank} has part {number}: give every rank the part of its own number")
-        if (owners, known) != numbers[0][1:]:
+        if theirs != everyone[0][1]:
             raise ValueError(f"rank {rank} has a part of another partition than rank 0: copy the parts of one partition")
 
 
