@@ -70,10 +70,10 @@ def ranks_plan(data: Dataset, options: NodeOptions, *, ranks: int, rate: float) 
     best = min(ways, key=lambda way: way.bytes)
     reason = f"it sends {best.bytes / 1e6:.2f} MB of a batch; features {data.num_features} wide, sums {split.shapes(block)[0][1]}"
     parallel = Choice("parallel", best.name, tuple(ways), reason)
-    return RanksPlan(ranks, rate, block, (parallel, _versions(split.shapes(block), maps // ranks, ranks)))
+    return RanksPlan(ranks, rate, block, (parallel, _versions(split.shapes(block), maps // ranks)))
 
 
-def _versions(shapes: list[tuple[int, int]], slices: int, ranks: int) -> Choice:
+def _versions(shapes: list[tuple[int, int]], slices: int) -> Choice:
     """Memory of each policy: versions of a rank's columns of the maps, and sums of its batches in flight."""
     partials = sum(rows * width for rows, width in shapes) * 4.0
     policies = (Versions.flush(), Versions.double_buffer(IN_FLIGHT), Versions.stash())

@@ -138,7 +138,7 @@ def open_inputs(options: IngestOptions, num_nodes: int | None, budget: Budget, a
         names = [what for what in how for _ in layout.get(what, ())]
         more = [Wanted(at, "feature" if what == "features" else what, how[what]) for what in how for at in layout.get(what, ())]
         edges.append(EdgeInput(table, wanted + more, tuple(names), file.split, (source, name, target)))
-    read_nodes = [read.understood(id_kind(read.kind), options, num_nodes, hint) for read in nodes]
+    read_nodes = [read.understood(id_kind(read.kind), num_nodes, hint) for read in nodes]
     return Inputs(edges, read_nodes, text_ids, text_relations, list(dict.fromkeys(kinds)) if options.typed else [], notes)
 
 

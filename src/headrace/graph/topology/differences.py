@@ -70,12 +70,6 @@ class Topologies:
         return sum(kept.nbytes for kept in self._kept)
 
     @property
-    def plain_nbytes(self) -> int:
-        """Bytes of all distinct topologies as compressed rows."""
-        index = 4 if self.num_nodes <= np.iinfo(np.int32).max else 8
-        return sum(8 * (self.num_nodes + 1) + index * edges for edges in self._edges)
-
-    @property
     def differences(self) -> int:
         """How many are kept as differences."""
         return sum(isinstance(kept, _Difference) for kept in self._kept)
