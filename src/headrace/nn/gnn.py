@@ -203,7 +203,7 @@ class GNN(nn.Module):
         return x
 
     def _read(self, batch: Batch) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What the first layer reads: rows, or a table with the ids of rows in it; and sums that are kept of them."""
+        """The input of the first layer: rows, or a table and the ids of rows in it; and kept sums of them, if any."""
         table = batch.table if self.reads_table else None
         x, ids = (batch.x, None) if table is None else (table, batch.n_id)
         if x is None:

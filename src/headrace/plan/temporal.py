@@ -43,7 +43,7 @@ class TemporalPlan(Decided):
 
     @property
     def parallel(self) -> str:
-        """As the option is written."""
+        """i, j and k in the spelling of the option `parallel`."""
         return "x".join(self[name].chosen for name in "ijk")
 
     @property

@@ -151,7 +151,7 @@ class Trainer:
             self._do(asked)
 
     def _ask(self, interrupt: Interrupt) -> int:
-        """What this rank wants after the next step. Rank 0 alone looks at the clock."""
+        """The request of this rank after the next step. Rank 0 alone looks at the clock."""
         due = self.run is not None and perf_counter() - self._saved >= self.options.checkpoint_seconds
         return _STOP * (interrupt.asked or self.recipe.must_stop() is not None) | _SAVE * due
 

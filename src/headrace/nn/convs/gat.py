@@ -98,7 +98,7 @@ class GATConv(nn.Module):
         return self._weigh(rows, source, target, where)
 
     def _score(self, rows: Tensor, attention: Tensor) -> Tensor:
-        """What rows add to the scores of their edges.  # [n, heads * out] -> [n, heads]"""
+        """The share of rows in the scores of their edges.  # [n, heads * out] -> [n, heads]"""
         return torch.einsum("nhc,hc->nh", self._heads(rows), attention[0].to(rows.dtype))
 
     def _weigh(self, rows: Tensor, source: Tensor, target: Tensor, where: Structure, seed: int | None = None) -> Tensor:

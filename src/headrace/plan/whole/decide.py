@@ -197,7 +197,7 @@ def _orders(
 
 
 def _miss_seconds(sums: Sums, row: int, dtype: torch.dtype) -> float:
-    """What a read that misses the nearest cache costs more than one that does not: part of them go to memory, part do not."""
+    """The extra seconds of a read that misses the nearest cache. Some of these reads go to memory, others to a larger cache."""
     machine, table = sums.machine, sums.properties.nodes * row
     close = machine.hit_seconds(row, table_bytes=1 if machine.near_bytes else table, dtype=dtype)
     to_memory = sums.misses(row) if table > CACHE_SHARE * machine.cache_bytes else 0.0

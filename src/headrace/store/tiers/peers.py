@@ -21,14 +21,14 @@ from headrace.store.tiers.meeting import NOT_BUILT, Meeting
 
 @dataclass(frozen=True)
 class _Gift:
-    """What a rank built for others."""
+    """Memory that a rank built and others open."""
 
     rows: DeviceRowsHandle | None
     host: str | None  # the name of its machine's shared rows
 
 
 class PeerMemory(GpuMemory):
-    """As many shards as the group has members, and host memory, behind one table: what `GpuMemory` is to one process.
+    """The memory of a group of ranks behind one table: a shard on the GPU of each member, and host memory.
 
     Every rank builds it, and fills its own shard; the others open that by CUDA IPC, so that a gather reads their memory directly.
     The first rank of a machine builds the host memory if it is shared. Rows neither change nor move after that.

@@ -61,7 +61,7 @@ class LinkResult:
     repeats: dict[str, Any] | None = None  # mean and spread of the MRR over several seeds; the rest is of the last
 
     def summary(self) -> dict[str, Any]:
-        """As `result.json` and `--json` have it."""
+        """The result as `result.json` and `--json` write it."""
         run = None if self.run is None else str(self.run)
         facts = {"bytes": self.bytes, "disk": self.disk, "peak_memory": self.peak_memory, "run": run}
         facts |= {} if self.plan is None else {"plan": self.plan}

@@ -52,7 +52,7 @@ class NodeResult:
 
     @property
     def val_accuracy(self) -> Spread | None:
-        """As `test_accuracy`, of the nodes that chose the best weights."""
+        """The accuracy over repeats of the validation nodes, which chose the best weights."""
         return self._accuracy("val")
 
     def _accuracy(self, split: str) -> Spread | None:
@@ -61,7 +61,7 @@ class NodeResult:
         return self.scores.get(f"{split}_accuracy")
 
     def summary(self) -> dict[str, Any]:
-        """As `result.json` and `--json` have it."""
+        """The result as `result.json` and `--json` write it."""
         scores = {name: values.plain() for name, values in self.scores.items()}
         return {**scores, "seconds": self.seconds, "run": None if self.run is None else str(self.run)}
 

@@ -192,7 +192,7 @@ class NodeRecipe(Recipe):
         return facts
 
     def exchanges(self) -> list[Exchange]:
-        """What this rank sends through, for gradients and for features."""
+        """The exchanges of this rank: for gradients and for features."""
         used = [self.exchange, None if self.remote is None else self.remote.exchange]
         return [exchange for exchange in used if exchange is not None]
 

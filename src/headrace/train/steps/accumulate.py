@@ -26,7 +26,7 @@ _HOPS = 16  # that a report has room for
 
 @dataclass(frozen=True)
 class WideStep:
-    """What came of a step: its batches in order, and what any rank asked for."""
+    """The outcome of a step: its batches in order, and the requests of all ranks."""
 
     batches: list[Step]
     asked: int  # bits, of all ranks

@@ -85,7 +85,7 @@ def _gathered(rows: Store, layer: nn.Module, nodes: Tensor, block: Block) -> Inp
 
 @dataclass(frozen=True)
 class _Pulled:
-    """As `Inputs`, of a layer that all ranks compute together: it is done already."""
+    """The `Inputs` of a layer that all ranks have computed together: its rows only need to be handed out."""
 
     rows: Tensor
 

@@ -231,7 +231,7 @@ def layers_of(model: nn.Module) -> list[nn.Module] | None:
 
 
 def required_layers(model: nn.Module) -> list[nn.Module]:
-    """The same; TypeError if it has none."""
+    """The layers of a model, as `layers_of` gives them; TypeError if it has none."""
     layers = layers_of(model)
     if layers is None:
         raise TypeError(

@@ -172,7 +172,7 @@ class DiskRecipe(NodeRecipe):
         return rows
 
     def _measured(self) -> BatchSize:
-        """What a batch takes, from the first one of an epoch."""
+        """The memory of a batch, measured on the first one of an epoch."""
         assert self.loader is not None
         first = self.loader(torch.arange(min(self.options.batch_size, len(self.train_nodes))))
         rows = min(int(_SLACK * len(first.n_id)), self.data.num_nodes)
