@@ -4,16 +4,15 @@ Run by `tests/ranks/test_exchange.py` as `rank_checks.py FOLDER` with torchrun's
 traceback.
 """
 
-import json
 import sys
 import time
-import traceback
 from enum import IntEnum
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from checks import message, run_checks
 from headrace.ranks import Alone, Exchange, GroupRanks, Traffic, gradient_bytes, join, machine, sum_gradients
 
 RANKS = 3
@@ -157,32 +156,14 @@ def check_a_reported_error_is_named(ranks):
     assert "rank 1 failed: the disk is gone" in message(RuntimeError, exchange.all_gather, "sums", torch.ones(2))
 
 
-def message(kind, call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__}")
-
-
-CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+CHECKS = {name: check for name, check in list(globals().items()) if name.startswith("check_")}
 
 
 def main():
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    outcomes = {}
     with join("cpu", timeout=20) as ranks:
-        for name in CHECKS:
-            try:
-                globals()[name](ranks)
-                outcomes[name] = ""
-            except Exception:
-                outcomes[name] = traceback.format_exc()
-            (folder / f"outcomes.{ranks.rank}.json").write_text(json.dumps(outcomes))
-            if outcomes[name]:
-                break  # the ranks are out of step now
-            ranks.barrier()
+        run_checks(CHECKS, ranks, rank=ranks.rank, folder=folder, barrier=ranks.barrier)
     assert not dist.is_initialized()
 
 
