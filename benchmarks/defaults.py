@@ -83,7 +83,7 @@ def case(name: str, options: list[str]) -> str:
 def kept(place: Path | None) -> dict[str, dict[str, Any]]:
     """The rows of an earlier call, by command."""
     lines = place.read_text().splitlines() if place is not None and place.exists() else []
-    return {found["case"]: found for found in map(json.loads, lines)}
+    return {scores["case"]: scores for scores in map(json.loads, lines)}
 
 
 def row(name: str, threads: int, options: list[str]) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def main() -> None:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         runs = {}
         for name in arguments.only.split(","):
-            if (found := done.get(case(name, arguments.options))) is not None:
-                show(name, found, as_json=arguments.json)
+            if (scores := done.get(case(name, arguments.options))) is not None:
+                show(name, scores, as_json=arguments.json)
             else:
                 runs[pool.submit(row, name, arguments.threads, arguments.options)] = name
         for run in as_completed(runs):
@@ -140,11 +140,11 @@ def main() -> None:
             show(runs[run], run.result(), as_json=arguments.json)
 
 
-def show(name: str, found: dict[str, Any], *, as_json: bool) -> None:
+def show(name: str, scores: dict[str, Any], *, as_json: bool) -> None:
     """Print a row."""
-    peers = ", ".join(f"{peer} {value:g}" for peer, value in found["peers"].items())
-    table = f"| {name} | {found['metric']} | {found['ours']:.4g} | {peers} | {found['seconds']:.0f} |"
-    print(json.dumps(found) if as_json else table, flush=True)
+    peers = ", ".join(f"{peer} {value:g}" for peer, value in scores["peers"].items())
+    table = f"| {name} | {scores['metric']} | {scores['ours']:.4g} | {peers} | {scores['seconds']:.0f} |"
+    print(json.dumps(scores) if as_json else table, flush=True)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ with tempfile.TemporaryDirectory() as name:
     options = hr.train.LinkOptions(decoder="complex", dim=32, epochs=60, batch_size=50, negatives=50, reciprocal=True)
     hr.train.link(data, options, out=folder / "run")
 
-    found = hr.train.neighbors(folder / "run", "person 7", relation="is two before", k=3, data=data)
-    print(f"{found.name} {found.relation_name}", [likely.name for likely in found.tails])
+    nearest = hr.train.neighbors(folder / "run", "person 7", relation="is two before", k=3, data=data)
+    print(f"{nearest.name} {nearest.relation_name}", [likely.name for likely in nearest.tails])
 
     files = hr.train.export(folder / "run", folder / "rows.npy", format="npy", data=data).files
     print(np.load(folder / "rows.npy").shape, "in", ", ".join(file.name for file in files))

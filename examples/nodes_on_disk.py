@@ -13,8 +13,8 @@ from headrace.train import NodeOptions, Run, node
 
 with tempfile.TemporaryDirectory() as folder:
     place = Path(folder)
-    made = hr.generate.community(nodes=12_000, edges=120_000, classes=8, features=128, signal=0.15, splits=(0.1, 0.05, 0.1), seed=1)
-    made.save(place / "data")
+    data = hr.generate.community(nodes=12_000, edges=120_000, classes=8, features=128, signal=0.15, splits=(0.1, 0.05, 0.1), seed=1)
+    data.save(place / "data")
     data = hr.open(place / "data")  # mapped: nothing is read until it is used
     assert data.x is not None
     memory = str(data.x.nbytes // 4)

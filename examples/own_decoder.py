@@ -46,5 +46,5 @@ with tempfile.TemporaryDirectory() as folder:
         result = hr.train.link(data, hr.train.LinkOptions(decoder=name, **sizes), out=run)
         print(f"{name}: test MRR {result.test['mrr']:.3f}, Hits@10 {result.test['hits@10']:.3f}")
     # The run records the decoder's name, so whatever opens it later scores with SimplE.
-    found = hr.train.neighbors(run, "0", relation="1", k=3)
-    print("likeliest tails of node 0 by relation 1:", [likely.node for likely in found.tails])
+    nearest = hr.train.neighbors(run, "0", relation="1", k=3)
+    print("likeliest tails of node 0 by relation 1:", [likely.node for likely in nearest.tails])

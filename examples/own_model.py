@@ -13,9 +13,9 @@ class TwoLayers(nn.Module):
         self.second = hr.nn.GATConv(64, classes, heads=4, concat=False)
 
     def forward(self, batch):
-        near, far = batch.blocks  # the seeds' hop first
-        x = torch.relu(self.first(batch.x, far))
-        return self.second(x, near)  # a row per seed
+        of_seeds, of_neighbors = batch.blocks  # the seeds' hop first
+        x = torch.relu(self.first(batch.x, of_neighbors))
+        return self.second(x, of_seeds)  # a row per seed
 
 
 data = hr.generate.community(nodes=5_000, edges=100_000, classes=8, features=32, seed=0)

@@ -6,7 +6,7 @@ torchrun --nproc-per-node 2 examples/push_pull.py      # or alone: one rank that
 import headrace as hr
 from headrace.cluster.traffic import fetched, pulled_by
 from headrace.ranks import join
-from headrace.train.nodes.parallel import mean_block
+from headrace.train.nodes.over_ranks.parallel import mean_block
 
 data = hr.generate.community(nodes=3000, edges=30_000, classes=4, features=256, seed=1)
 options = hr.train.NodeOptions(hidden=16, fanout=(5, 5), batch_size=100, epochs=10, accumulate=4, parallel="push_pull")

@@ -12,5 +12,5 @@ ours.load_state_dict(theirs.state_dict())
 
 with torch.no_grad():
     expected = theirs(data.x, data.graph.edge_index())
-    found = ours(data.x, data.graph)  # or ours(data.x, edge_index), or ours(x, block) of a sampled batch
-print(f"largest difference {float((expected - found).abs().max()):.1e}")
+    rows = ours(data.x, data.graph)  # or ours(data.x, edge_index), or ours(x, block) of a sampled batch
+print(f"largest difference {float((expected - rows).abs().max()):.1e}")

@@ -93,7 +93,7 @@ def elsewhere():
             return mode.mark(aggregate_reference(x, indptr, indices, **known))
 
     with ExitStack() as patched:
-        for module in ("headrace.nn.neighbor_sum", "headrace.nn.gcn"):
+        for module in ("headrace.nn.neighbor_sum", "headrace.nn.convs.gcn"):
             patched.enter_context(mock.patch(f"{module}.aggregate", summed))
         patched.enter_context(mock.patch("headrace.graph.snapshots.device_of", torch.device))
         patched.enter_context(mode)

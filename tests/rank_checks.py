@@ -4,16 +4,15 @@ Run by `tests/ranks/test_exchange.py` as `rank_checks.py FOLDER` with torchrun's
 traceback.
 """
 
-import json
 import sys
 import time
-import traceback
 from enum import IntEnum
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from checks import message, run_checks
 from headrace.ranks import Alone, Exchange, GroupRanks, Traffic, gradient_bytes, join, machine, sum_gradients
 
 RANKS = 3
@@ -49,6 +48,16 @@ def check_counts_and_kinds(ranks):
         assert counts == [size * (10 * other + ranks.rank) for other in range(RANKS)]
     assert exchange.traffic == {"how many": Traffic(2 * 8 * (RANKS - 1), 2 * 8 * (RANKS - 1))}
     assert "kinds must be numbers from 0 to 255" in message(ValueError, exchange.counts, "how many", TooLarge.kind, [0] * RANKS)
+    exchange.close()
+
+
+def check_facts_that_one_rank_lacks_are_named(ranks):
+    exchange, odd = Exchange(ranks), ranks.rank == 2
+    lacking, more = ({"a": "1"}, {"a": "1", "b": "2"})
+    for same, first, other in ((lacking if odd else more, "2", "none"), (more if odd else lacking, "none", "2")):
+        wanted = f"ranks disagree on the b: rank 0 has {first}, rank 2 has {other}"
+        assert message(ValueError, exchange.agree, same, problem=None, told={}) == wanted
+    assert exchange.agree(more, problem=None, told={"n": ranks.rank}) == {"n": [0, 1, 2]}
     exchange.close()
 
 
@@ -147,32 +156,14 @@ def check_a_reported_error_is_named(ranks):
     assert "rank 1 failed: the disk is gone" in message(RuntimeError, exchange.all_gather, "sums", torch.ones(2))
 
 
-def message(kind, call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__}")
-
-
-CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+CHECKS = {name: check for name, check in list(globals().items()) if name.startswith("check_")}
 
 
 def main():
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    outcomes = {}
     with join("cpu", timeout=20) as ranks:
-        for name in CHECKS:
-            try:
-                globals()[name](ranks)
-                outcomes[name] = ""
-            except Exception:
-                outcomes[name] = traceback.format_exc()
-            (folder / f"outcomes.{ranks.rank}.json").write_text(json.dumps(outcomes))
-            if outcomes[name]:
-                break  # the ranks are out of step now
-            ranks.barrier()
+        run_checks(CHECKS, ranks, rank=ranks.rank, folder=folder, barrier=ranks.barrier)
     assert not dist.is_initialized()
 
 

@@ -3,10 +3,8 @@
 Run by `test_remote.py` as `remote_checks.py RANK FOLDER`; writes a JSON file of check -> "" or traceback.
 """
 
-import json
 import sys
 import time
-import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from checks import message, run_checks
 from headrace.store import ArrayStore, Remote, Store, TableOwners, WritableStore, hash_owners, probability_owners
 
 RANKS = 3
@@ -308,15 +307,7 @@ def check_an_absent_rank_is_named(rank):
         assert "rank 2 did not come" in message(RuntimeError, store.finish)
 
 
-def message(kind, call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__}")
-
-
-CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+CHECKS = {name: check for name, check in list(globals().items()) if name.startswith("check_")}
 
 
 def main():
@@ -325,17 +316,7 @@ def main():
     dist.init_process_group(
         "gloo", init_method=f"file://{FOLDER}/rendezvous", rank=rank, world_size=RANKS, timeout=timedelta(seconds=20)
     )
-    outcomes = {}
-    for name in CHECKS:
-        try:
-            globals()[name](rank)
-            outcomes[name] = ""
-        except Exception:
-            outcomes[name] = traceback.format_exc()
-        (FOLDER / f"outcomes.{rank}.json").write_text(json.dumps(outcomes))
-        if outcomes[name]:
-            break  # the ranks are out of step now
-        dist.barrier()
+    run_checks(CHECKS, rank, rank=rank, folder=FOLDER, barrier=dist.barrier)
     dist.barrier()
 
 

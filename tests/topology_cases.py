@@ -58,11 +58,3 @@ def assert_equals_whole(sample, graph, fanouts, request, **options):
     assert [(b.num_dst, b.num_src, b.num_edges) for b in sample.blocks] == [
         (b.num_dst, b.num_src, b.num_edges) for b in whole.blocks
     ]
-
-
-def message(kind, call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__}")

@@ -4,20 +4,19 @@ Run by `test_split_sampler.py` as `topology_checks.py FOLDER` with torchrun's en
 traceback.
 """
 
-import json
 import sys
 import time
-import traceback
 from itertools import product
 from pathlib import Path
 
 import torch
 
 import headrace as hr
+from checks import message, run_checks
 from headrace.cluster.topology import SplitSampler, asked_sizes, degree_traffic, sample_traffic
 from headrace.ranks import Exchange, Traffic, join
 from headrace.store import hash_owners
-from topology_cases import assert_equals_whole, awkward_graph, message, owners_of, seeds_of, share_of
+from topology_cases import assert_equals_whole, awkward_graph, owners_of, seeds_of, share_of
 
 FANOUTS = ([5, 3], [-1, 2], [0, 4], [3])
 KINDS = ("hash", "table", "none for one")
@@ -253,24 +252,14 @@ def check_an_absent_rank_is_named(ranks):
     assert "one that has no more calls finish()" in said
 
 
-CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+CHECKS = {name: check for name, check in list(globals().items()) if name.startswith("check_")}
 
 
 def main():
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    outcomes = {}
     with join("cpu", timeout=60) as ranks:
-        for name in CHECKS:
-            try:
-                globals()[name](ranks)
-                outcomes[name] = ""
-            except Exception:
-                outcomes[name] = traceback.format_exc()
-            (folder / f"outcomes.{ranks.rank}.json").write_text(json.dumps(outcomes))
-            if outcomes[name]:
-                break  # the ranks are out of step now
-            ranks.barrier()
+        run_checks(CHECKS, ranks, rank=ranks.rank, folder=folder, barrier=ranks.barrier)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def thread_count(threads: int | None) -> int:
 
 
 def thread_argument(threads: int | None) -> int:
-    """The same as an argument of a custom op: 0 for all, which is found out when the op runs and not when it is traced."""
+    """`threads` as a custom op takes it: 0 stands for all, which are counted when the op runs, not when it is traced."""
     return 0 if threads is None else thread_count(threads)
 
 

@@ -16,7 +16,7 @@ UNDER_WAY = threading.RLock()
 
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
-    """What is launched inside goes to `graph`, on a stream of its own, and does not run.
+    """Record what is launched inside into `graph`, on a stream of its own, without running it.
 
     pool: of another recording, whose memory it may use again: each then overwrites what the others left.
     One at a time, and nothing is collected meanwhile: garbage may hold page-locked memory, whose end waits for the device.

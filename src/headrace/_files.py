@@ -60,9 +60,9 @@ def sync(path: Path) -> None:
 
 
 def require_disk(folder: Path, needed: int, what: str, *, free: int | None = None) -> None:
-    """ValueError where `what` writes more bytes to `folder`, which need not be there yet, than its disk has free."""
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
-    free = shutil.disk_usage(there).free if free is None else free
+    """ValueError where `what` writes more bytes to `folder`, which need not exist yet, than its disk has free."""
+    folder_above = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+    free = shutil.disk_usage(folder_above).free if free is None else free
     if needed > free:
         raise ValueError(
             f"{what} needs about {format_size(needed)} of disk in {folder}, and {format_size(free)} are free: "

@@ -64,7 +64,7 @@ class _Lock:
 
 
 def _locks(memory: Tensor) -> weakref.WeakValueDictionary[int, _Lock]:
-    """What is locked of the storage under a tensor, by address. It is the storage that knows: graphs may share arrays."""
+    """The locks on the storage under a tensor, by address. They belong to the storage, since graphs may share arrays."""
     storage: Any = memory.untyped_storage()
     if not hasattr(storage, "_headrace_locks"):
         storage._headrace_locks = weakref.WeakValueDictionary()

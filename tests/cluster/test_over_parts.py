@@ -9,7 +9,7 @@ import torch
 import parts_training
 from headrace.cluster import Part, cut, partition
 from headrace.train import Run, node
-from headrace.train.nodes.over_parts import SplitData
+from headrace.train.nodes.over_ranks.over_parts import SplitData
 from parts_training import dataset
 from rank_jobs import Job
 

@@ -7,7 +7,7 @@ import headrace as hr
 from headrace.cluster.traffic import Block, break_even, fetched, pulled, pulled_by, structure_bytes, summed
 from headrace.train import NodeOptions
 from headrace.train.nodes.node import make_model
-from headrace.train.nodes.parallel import cheaper, hit_rate, mean_block
+from headrace.train.nodes.over_ranks.parallel import cheaper, hit_rate, mean_block
 
 BLOCK = Block(num_src=26_429, num_dst=4_126, edges=37_402)  # a batch of 512 with fanout 15,10 of 200,000 nodes, on average
 RANKS = 4

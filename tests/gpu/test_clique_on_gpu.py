@@ -39,7 +39,7 @@ def check_store(rank, folder, placement, dtype, width, shared):
     tiers = store.use().tiers
     assert [t.name for t in tiers] == TIERS[placement]
     assert [t.rows for t in tiers] == [t.hits for t in tiers] == HITS[placement]
-    assert store._memory.far.is_pinned()
+    assert store._memory.host_rows.is_pinned()
     own = ORDER[rank:1200:2] if placement == "clique" else ORDER[:600]
     assert torch.equal(store.gather(own).cpu(), x[own])
     assert [t.hits for t in store.use().tiers] == [1200, *HITS[placement][1:]]  # all of them from the own shard

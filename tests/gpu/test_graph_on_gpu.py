@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import headrace as hr
 from headrace.kernels import aggregate, dropout, gather
-from headrace.train.reading import Reading
+from headrace.train.steps.reading import Reading
 
 pytestmark = [
     pytest.mark.gpu,

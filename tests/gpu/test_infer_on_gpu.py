@@ -9,11 +9,11 @@ import torch
 import headrace as hr
 from headrace.store import FileRows
 from headrace.train import infer
-from headrace.train.inference.infer_rows import RowsInference
+from headrace.train.inference.layerwise.infer_rows import RowsInference
 from rank_threads import on_every_rank
 
 pytestmark = pytest.mark.gpu
-inference = sys.modules["headrace.train.inference.infer"]
+inference = sys.modules["headrace.train.inference.layerwise.infer"]
 
 
 @pytest.fixture(scope="module")

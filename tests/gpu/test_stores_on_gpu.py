@@ -150,6 +150,6 @@ def test_unpinned_when_it_dies():
     x = rows_of((1_000, 100), torch.float32)
     for _ in range(50):  # pages that stayed registered would be refused when their memory is used again
         store = Tiered(x, device_cache=0)
-        assert store._memory.far.is_pinned()
+        assert store._memory.host_rows.is_pinned()
         assert torch.equal(store.gather(torch.tensor([999])).cpu(), x[[999]])
         del store

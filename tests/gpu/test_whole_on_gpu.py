@@ -150,7 +150,7 @@ def test_weights_of_edges_go_to_the_gpu(data):
 
 def test_bf16_rows_are_summed_as_bf16(data, monkeypatch):
     """Activations stay in the type of the products, so that sums move half the bytes."""
-    from headrace.nn import gcn
+    from headrace.nn.convs import gcn
 
     seen, plain = [], gcn.aggregate
     monkeypatch.setattr(gcn, "aggregate", lambda x, *a, **k: (seen.append(x.dtype), plain(x, *a, **k))[1])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import headrace as hr
-from headrace.cli.import_ import import_command
+from headrace.cli.datasets.import_ import import_command
 from headrace.graph.ingest import IngestError, IngestOptions, ingest, parse_size
 from headrace.graph.ingest.memory import Budget
 from headrace.graph.ingest.outside import external, runs

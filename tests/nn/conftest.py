@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.nn import gcn, gin, sage
+from headrace.nn.convs import gcn, gin, sage
 
 
 @pytest.fixture

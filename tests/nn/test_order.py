@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import headrace as hr
-from headrace.nn import GCNConv, GINConv, SAGEConv, gcn, gin, keeping_pays, sage, step_cost, transform_first
+from headrace.nn import GCNConv, GINConv, SAGEConv, keeping_pays, step_cost, transform_first
+from headrace.nn.convs import gcn, gin, sage
 from headrace.nn.order import entries_of
 
 NODES, IN = 50, 12

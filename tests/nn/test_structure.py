@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import headrace as hr
-from headrace.nn import GATConv, GCNConv, GINConv, SAGEConv, gcn, gin, sage
+from headrace.nn import GATConv, GCNConv, GINConv, SAGEConv
+from headrace.nn.convs import gcn, gin, sage
 from headrace.nn.order import transform_first
 from headrace.nn.structure import structure_of
 from headrace.sample import Block, NeighborSampler

@@ -10,21 +10,21 @@ import typer
 import headrace
 from headrace.cli.advise import advise_command
 from headrace.cli.bench import bench
-from headrace.cli.cost import cost
+from headrace.cli.datasets.example import example
+from headrace.cli.datasets.import_ import import_command
+from headrace.cli.datasets.info import info
+from headrace.cli.datasets.partition import partition
+from headrace.cli.datasets.reorder import reorder
 from headrace.cli.demo import demo
-from headrace.cli.example import example
-from headrace.cli.export import export
-from headrace.cli.import_ import import_command
-from headrace.cli.info import info
-from headrace.cli.neighbors import neighbors
-from headrace.cli.partition import partition
 from headrace.cli.plan import plan
-from headrace.cli.predict import predict
-from headrace.cli.reorder import reorder
-from headrace.cli.report import report
 from headrace.cli.shown.sentences import Guarded
 from headrace.cli.shown.streams import with_streams
 from headrace.cli.train import train
+from headrace.cli.trained.cost import cost
+from headrace.cli.trained.export import export
+from headrace.cli.trained.neighbors import neighbors
+from headrace.cli.trained.predict import predict
+from headrace.cli.trained.report import report
 
 app = typer.Typer(
     name="headrace",

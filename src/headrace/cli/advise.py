@@ -136,7 +136,7 @@ def _advise(data: Dataset, options: AdviseOptions, machine: Machine, progress: o
 
 
 def _machine(device: str, *, fresh: bool) -> Machine:
-    """What an earlier run measured of this device with as many threads, or a new measurement, remembered if it can be."""
+    """The measured speeds of this device: of an earlier run with as many threads, or measured now and saved if possible."""
     where = device_of(device)
     file = _folder() / f"machine-{where.type}{'' if where.index is None else where.index}.json"
     if not fresh and file.is_file():

@@ -24,7 +24,7 @@ class Round:
 
 
 def rounds_of(batches: int, *, first: int, accumulate: int, ranks: int) -> list[Round]:
-    """What is left of an epoch of `batches`, from batch `first` on, which begins a step of `accumulate` batches.
+    """The remaining rounds of an epoch of `batches`, from batch `first` on, which begins a step of `accumulate` batches.
 
     >>> [(round.step, round.first, round.count) for round in rounds_of(7, first=0, accumulate=4, ranks=3)]
     [(0, 0, 3), (0, 3, 1), (1, 4, 3)]

@@ -67,15 +67,15 @@ def snapshots(
     generator = torch.Generator().manual_seed(seed)
     x = [torch.randn(len(ids), features, generator=generator) for ids in present]
     y = torch.zeros(steps, most)
-    made = Snapshots(graphs, most, nodes=present, info={"name": "snapshots", "seed": seed})
+    snapshots = Snapshots(graphs, most, nodes=present, info={"name": "snapshots", "seed": seed})
     for at in range(1, steps):
-        graph = made.own_graph(at - 1)
+        graph = snapshots.own_graph(at - 1)
         rows = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.degrees())
         mean = torch.zeros(graph.num_nodes).index_add_(0, rows, x[at - 1][graph.indices.long(), 0]) / graph.degrees().clamp_min(1)
         y[at] = persistence * y[at - 1] + noise * torch.randn(most, generator=generator)
         y[at, : len(mean)] += mean
         x[at][:, -1] = y[at, : len(x[at])]
-    made.forget()
-    made.x, made.y = x, y
-    made.mask = torch.arange(most) < torch.from_numpy(count)[:, None]
-    return made
+    snapshots.forget()
+    snapshots.x, snapshots.y = x, y
+    snapshots.mask = torch.arange(most) < torch.from_numpy(count)[:, None]
+    return snapshots

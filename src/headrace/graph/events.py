@@ -50,15 +50,15 @@ def events(
     users = min(max(nodes * 9 // 10, 1), nodes - 1)
     src, dst, time = np.empty(events, np.int32), np.empty(events, np.int32), np.empty(events, np.int64)
     origin = np.empty(events, np.int64)  # the event whose pair each one has
-    there, now = 0, 0.0
+    known_users, now = 0, 0.0
     for begin in range(0, events, _CHUNK):
         size = min(_CHUNK, events - begin)
         kind, lag, source, target, wait = (_uniform(seed, begin // _CHUNK * _STREAMS + what, size, threads) for what in range(5))
         place = np.arange(begin, begin + size)
         arrives = (kind >= repeat) & (kind < repeat + new) | (place == 0)
-        arrived = np.minimum(there + np.cumsum(arrives), users)
-        fresh = arrives & (there + np.cumsum(arrives) <= users)
-        there = int(arrived[-1])
+        arrived = np.minimum(known_users + np.cumsum(arrives), users)
+        fresh = arrives & (known_users + np.cumsum(arrives) <= users)
+        known_users = int(arrived[-1])
         src[begin : begin + size] = np.where(fresh, arrived - 1, (arrived * source).astype(np.int64))
         dst[begin : begin + size] = users + ((nodes - users) * target**3).astype(np.int64)
         back = np.floor(np.exp(lag * np.log(np.maximum(place, 1)))).astype(np.int64)

@@ -123,7 +123,7 @@ def _uniform(half: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _step(nodes: int) -> int:
-    """What neighbors are apart after the scatter: near the golden section, and prime to the number of nodes."""
+    """The distance of neighbors after the scatter: near the golden section, and prime to the number of nodes."""
     step = max(int(nodes * 0.6180339887), 1)
     while math.gcd(step, nodes) != 1:
         step += 1

@@ -74,8 +74,8 @@ class Snapshots:
             if part is not None and part.shape != (len(self), num_nodes):
                 raise ValueError(f"{name} must be {[len(self), num_nodes]}, snapshots by nodes, and is {list(part.shape)}")
 
-    def _checked_nodes(self, given: Sequence[Any]) -> list[Tensor]:
-        nodes = [as_tensor(ids, "nodes").long() for ids in given]
+    def _checked_nodes(self, ids_by_snapshot: Sequence[Any]) -> list[Tensor]:
+        nodes = [as_tensor(ids, "nodes").long() for ids in ids_by_snapshot]
         if len(nodes) != len(self):
             raise ValueError(f"nodes tells of {len(nodes)} snapshots, and there are {len(self)}")
         for at, ids in enumerate(nodes):
@@ -150,9 +150,9 @@ class Snapshots:
                 raise ValueError(
                     "this dataset is a list of events: say every=, the time unit of a snapshot, in the unit of its times"
                 )
-            made = cls.from_stream(EventStream.of(data), every=every)
-            made.info["name"] = data.info.get("name")
-            return made
+            snapshots = cls.from_stream(EventStream.of(data), every=every)
+            snapshots.info["name"] = data.info.get("name")
+            return snapshots
         if signal is None and "x" not in arrays:
             known = ", ".join(sorted(arrays)) or "nothing"
             raise ValueError(
@@ -268,18 +268,18 @@ class Snapshots:
     def present(self, at: int) -> Tensor:
         """Which nodes have an edge in a snapshot.  # -> [num_nodes] bool"""
         graph = self.graph(at)
-        there = graph.degrees() > 0
-        there[graph.indices.long()] = True
-        return there
+        has_edge = graph.degrees() > 0
+        has_edge[graph.indices.long()] = True
+        return has_edge
 
     def never_present(self) -> Tensor:
         """Nodes without an edge in any snapshot.  # -> [n]"""
-        there = torch.zeros(self.num_nodes, dtype=torch.bool)
+        has_edge = torch.zeros(self.num_nodes, dtype=torch.bool)
         for number in set(self._number):
             indptr, indices = self._topologies[number]
-            there |= indptr.diff() > 0
-            there[indices.long()] = True
-        return (~there).nonzero().flatten()
+            has_edge |= indptr.diff() > 0
+            has_edge[indices.long()] = True
+        return (~has_edge).nonzero().flatten()
 
     def summary(self) -> dict[str, int]:
         """How many topologies there are, how many are kept as differences, their bytes, and those of plain compressed rows."""

@@ -136,8 +136,8 @@ class EventStream:
         if not len(self):
             raise ValueError("the stream has no events")
         cuts = []
-        for given, share in ((self.val_time, 1 - val - test), (self.test_time, 1 - test)):
-            last = self.time[max(int(share * len(self)) - 1, 0)].item() if given is None else given
+        for cut_time, share in ((self.val_time, 1 - val - test), (self.test_time, 1 - test)):
+            last = self.time[max(int(share * len(self)) - 1, 0)].item() if cut_time is None else cut_time
             last = last if self.time.dtype.is_floating_point else math.floor(last)  # of whole numbers, the same events
             cuts.append(int(torch.searchsorted(self.time, torch.tensor(last, dtype=self.time.dtype), right=True)))
         splits = EventSplits(cuts[0], cuts[1], len(self))

@@ -76,9 +76,9 @@ class Seeds:
             listed.pop()
         return ((index, listed[index]) for index in self.shard.indices(len(listed), first))
 
-    def _positions(self, given: Any) -> Tensor:
+    def _positions(self, order: Any) -> Tensor:
         """Positions from a sampler of the user's own, after a check that they are of inputs."""
-        positions, count = as_ids(given, "the positions of sampler or batch_sampler", dtype=torch.int64), len(self.nodes)
+        positions, count = as_ids(order, "the positions of sampler or batch_sampler", dtype=torch.int64), len(self.nodes)
         low, high = _native.id_range(positions, 1)
         if low < 0 or high >= count:
             raise IndexError(f"sampler gives positions from {low} to {high}, but there are {count} inputs")

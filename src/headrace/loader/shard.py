@@ -94,17 +94,17 @@ class Shard:
         return -(-self.step_size // self.ranks)
 
     @classmethod
-    def of(cls, given: Shard | tuple[int, int] | Literal["torchrun"] | None) -> Shard:
-        """From what a loader is given: (rank, ranks), or "torchrun" for those of this process."""
-        if given is None:
+    def of(cls, shard: Shard | tuple[int, int] | Literal["torchrun"] | None) -> Shard:
+        """The shard that a loader's `shard=` names: (rank, ranks), or "torchrun" for those of this process."""
+        if shard is None:
             return cls()
-        if isinstance(given, Shard):
-            return given
-        if given == "torchrun":
+        if isinstance(shard, Shard):
+            return shard
+        if shard == "torchrun":
             return cls(*_torchrun())
-        if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(number, int) for number in given):
-            raise ValueError(f"shard must be (rank, number of ranks), 'torchrun' or a Shard, not {given!r}")
-        return cls(*given)
+        if not isinstance(shard, tuple | list) or len(shard) != 2 or not all(isinstance(number, int) for number in shard):
+            raise ValueError(f"shard must be (rank, number of ranks), 'torchrun' or a Shard, not {shard!r}")
+        return cls(*shard)
 
 
 def _torchrun() -> tuple[int, int]:

@@ -1,18 +1,18 @@
 """Convolutions with PyG's names and parameters, a stack of them, decoders of edges, and temporal models."""
 
 from headrace.nn.cells import A3TGCN, GCLSTM, LRGCN, MPNNLSTM, TGCN, WDGCN, Cell, EvolveGCNH, EvolveGCNO, GConvGRU, Operator
-from headrace.nn.cheb import ChebConv
+from headrace.nn.convs.cheb import ChebConv
+from headrace.nn.convs.gat import GATConv
+from headrace.nn.convs.gcn import GCNConv
+from headrace.nn.convs.gin import GINConv
+from headrace.nn.convs.relational import RelationalConv
+from headrace.nn.convs.sage import SAGEConv
 from headrace.nn.first_sum import FirstSum
-from headrace.nn.gat import GATConv
-from headrace.nn.gcn import GCNConv
-from headrace.nn.gin import GINConv
 from headrace.nn.gnn import GNN, Layer
 from headrace.nn.links.decoders import DECODERS, RESCAL, ComplEx, Decoder, DistMult, Dot, register_decoder
 from headrace.nn.links.distance_decoders import RotatE, TransE
 from headrace.nn.links.shared_softmax import shared_softmax_loss
 from headrace.nn.order import keeping_pays, step_cost, transform_first
-from headrace.nn.relational import RelationalConv
-from headrace.nn.sage import SAGEConv
 from headrace.nn.split import ByNode, LayerSplit, Split, SplitError
 from headrace.nn.tgn.event_scores import EventScores, event_losses
 from headrace.nn.tgn.tgn import TGN

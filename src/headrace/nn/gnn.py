@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol, cast, get_args
 from torch import Tensor, nn
 
 from headrace.kernels import dropout
+from headrace.nn.convs.gat import GATConv
+from headrace.nn.convs.gcn import GCNConv
+from headrace.nn.convs.gin import GINConv
+from headrace.nn.convs.sage import SAGEConv
 from headrace.nn.first_sum import FirstSum
-from headrace.nn.gat import GATConv
-from headrace.nn.gcn import GCNConv
-from headrace.nn.gin import GINConv
-from headrace.nn.sage import SAGEConv
 from headrace.nn.split import LayerSplit
 from headrace.nn.structure import Structure, targets_of
 
@@ -203,7 +203,7 @@ class GNN(nn.Module):
         return x
 
     def _read(self, batch: Batch) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What the first layer reads: rows, or a table with the ids of rows in it; and sums that are kept of them."""
+        """The input of the first layer: rows, or a table and the ids of rows in it; and kept sums of them, if any."""
         table = batch.table if self.reads_table else None
         x, ids = (batch.x, None) if table is None else (table, batch.n_id)
         if x is None:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from headrace.graph import Graph
 from headrace.kernels import aggregate
+from headrace.nn.convs.gcn import graph_norm, row_sums, targets
 from headrace.nn.first_sum import Factors
-from headrace.nn.gcn import graph_norm, row_sums, targets
 from headrace.nn.structure import over
 
 Kind = Literal["gcn", "laplacian", "mean_in", "mean_out"]

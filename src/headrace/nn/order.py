@@ -75,7 +75,7 @@ def entries_of(where: Structure) -> int:
 
 
 def gradient_of(x: Tensor) -> Gradient:
-    """What a layer with this input is wanted to give, as far as can be seen before it runs."""
+    """Which gradients a layer with this input will be asked for, as far as can be seen before it runs."""
     return "none" if not torch.is_grad_enabled() else "all" if x.requires_grad else "weights"
 
 

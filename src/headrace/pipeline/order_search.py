@@ -121,12 +121,12 @@ def improve(partitions: int, capacity: int, *, seconds: float, seed: int = 0, wi
     """The shortest order found in so many seconds, from the table's own or none; None if that beats neither it nor BETA."""
     until, limit = monotonic() + seconds, fewest_swaps(partitions, capacity)
     known = searched(partitions, capacity)
-    fewest, found = best_swaps(partitions, capacity), None
+    fewest, best = best_swaps(partitions, capacity), None
     for parts in range(2, capacity // 2 + 1):
         if partitions % parts == 0 and capacity % parts == 0 and (coarse := searched(partitions // parts, capacity // parts)):
             whole = in_parts(coarse, parts)
             if len(whole) < fewest:
-                known = found = whole
+                known = best = whole
                 fewest = len(whole)
     while fewest > limit and monotonic() < until:
         begin: Sequence[Swap] = ()
@@ -136,9 +136,9 @@ def improve(partitions: int, capacity: int, *, seconds: float, seed: int = 0, wi
         if better is not None:
             print(f"seed {seed}: {len(better)} loads, {'anew' if not begin else f'from {len(begin)} of {fewest}'}", flush=True)
             fewest = replay(from_swaps(partitions, capacity, better))
-            known = found = better
+            known = best = better
         seed += 1
-    return found
+    return best
 
 
 def main() -> None:

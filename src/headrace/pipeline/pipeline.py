@@ -153,9 +153,9 @@ class Pipeline:
             flight.start()
             while True:
                 asked = perf_counter()
-                found, item = flight.take()
+                arrived, item = flight.take()
                 self.times[-1].starved += perf_counter() - asked
-                if not found:
+                if not arrived:
                     return
                 if isinstance(item, _Failure):
                     raise item.error

@@ -40,7 +40,7 @@ class Decided:
     columns: ClassVar[tuple[str, ...]] = ("bytes", "seconds")
 
     def cells(self, candidate: Candidate) -> tuple[str, ...]:
-        """What `columns` have of a candidate."""
+        """The cells of a candidate, one for each of `columns`."""
         return format_size(candidate.bytes), seconds(candidate.seconds)
 
     @property

@@ -108,7 +108,7 @@ class Machine:
         return known.get(_kind(dtype), min(known.values(), default=self.stream_rate))
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON writes it."""
+        """The measurements as JSON writes them."""
         return asdict(self)
 
     @classmethod

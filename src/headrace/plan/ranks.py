@@ -11,7 +11,7 @@ from headrace.pipeline import Versions
 from headrace.plan.decided import Candidate, Choice, Decided
 from headrace.train import NodeOptions
 from headrace.train.nodes.node import make_model
-from headrace.train.nodes.parallel import hit_rate, mean_block
+from headrace.train.nodes.over_ranks.parallel import hit_rate, mean_block
 
 _COPIES = 0.2  # of the rows, that data-parallel training is planned with too
 
@@ -70,10 +70,10 @@ def ranks_plan(data: Dataset, options: NodeOptions, *, ranks: int, rate: float) 
     best = min(ways, key=lambda way: way.bytes)
     reason = f"it sends {best.bytes / 1e6:.2f} MB of a batch; features {data.num_features} wide, sums {split.shapes(block)[0][1]}"
     parallel = Choice("parallel", best.name, tuple(ways), reason)
-    return RanksPlan(ranks, rate, block, (parallel, _versions(split.shapes(block), maps // ranks, ranks)))
+    return RanksPlan(ranks, rate, block, (parallel, _versions(split.shapes(block), maps // ranks)))
 
 
-def _versions(shapes: list[tuple[int, int]], slices: int, ranks: int) -> Choice:
+def _versions(shapes: list[tuple[int, int]], slices: int) -> Choice:
     """Memory of each policy: versions of a rank's columns of the maps, and sums of its batches in flight."""
     partials = sum(rows * width for rows, width in shapes) * 4.0
     policies = (Versions.flush(), Versions.double_buffer(IN_FLIGHT), Versions.stash())

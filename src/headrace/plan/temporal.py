@@ -43,7 +43,7 @@ class TemporalPlan(Decided):
 
     @property
     def parallel(self) -> str:
-        """As the option is written."""
+        """i, j and k in the spelling of the option `parallel`."""
         return "x".join(self[name].chosen for name in "ijk")
 
     @property
@@ -90,7 +90,7 @@ def temporal_plan(
     train = stream.splits().train
     sizes = SIZES if batch_size is None else (batch_size, *(size for size in SIZES if size > batch_size))
     ways = [_way(stream, train, size, options, str(size)) for size in sizes if size == sizes[0] or size <= train]
-    size = _batch_size(ways, given=batch_size is not None)
+    size = _batch_size(ways, is_chosen=batch_size is not None)
     copy = stream.num_nodes * _row_bytes(options)
     groups = len(cut_events(stream, 0, train, int(size.chosen), options.cut)) - 1
     copies = _copies(ranks, machines, memory, copy, min(groups, options.epochs), size.candidate)
@@ -118,22 +118,22 @@ class PlannedTemporal:
 
 def planned_temporal(
     data: Dataset | EventStream,
-    given: Mapping[str, Any] | None = None,
+    chosen: Mapping[str, Any] | None = None,
     *,
     ranks: int = 1,
     machines: int = 1,
     memory: int | None = None,
 ) -> PlannedTemporal:
-    """Options of `hr.train.temporal`: those that are `given`, by their names, and parallel and batch_size as a plan makes them.
+    """Options of `hr.train.temporal`: those that were `chosen`, by their names, and parallel and batch_size as a plan makes them.
 
     >>> import headrace as hr
     >>> planned = hr.plan.planned_temporal(hr.generate.events(nodes=300, events=4000), {"epochs": 4}, ranks=4)
     >>> planned.options.parallel, planned.options.batch_size
     ('1x1x4', 200)
     """
-    given = {name: value for name, value in (given or {}).items() if name != "parallel"}
-    base = TemporalOptions(**given)
-    plan = temporal_plan(data, base, ranks=ranks, machines=machines, memory=memory, batch_size=given.get("batch_size"))
+    chosen = {name: value for name, value in (chosen or {}).items() if name != "parallel"}
+    base = TemporalOptions(**chosen)
+    plan = temporal_plan(data, base, ranks=ranks, machines=machines, memory=memory, batch_size=chosen.get("batch_size"))
     return PlannedTemporal(replace(base, parallel=plan.parallel, batch_size=plan.batch_size), plan)
 
 
@@ -149,10 +149,10 @@ def _way(
     return EventCandidate(name, stream.num_nodes * _row_bytes(options) if bytes_ is None else bytes_, 0.0, loss)
 
 
-def _batch_size(ways: list[EventCandidate], *, given: bool) -> Choice:
+def _batch_size(ways: list[EventCandidate], *, is_chosen: bool) -> Choice:
     enough = [way for way in ways if way.loss.kept >= KEEP]
-    best = ways[0] if given or not enough else enough[-1]
-    reason = "as given" if given else f"the largest that keeps {KEEP:.0%}" if enough else f"the smallest: none keeps {KEEP:.0%}"
+    best = ways[0] if is_chosen or not enough else enough[-1]
+    reason = "as given" if is_chosen else f"the largest that keeps {KEEP:.0%}" if enough else f"the smallest: none keeps {KEEP:.0%}"
     lost = f"of the events of a node in a batch only the last counts: it keeps {best.loss.kept:.1%} of them"
     return Choice("batch_size", best.name, tuple(ways), f"{reason}; {lost}")
 

@@ -21,7 +21,7 @@ State = Literal["running", "left", "failed", "ending"]
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank last said of itself. `heard`: the ranks of which it knows that they are not running any more."""
+    """The last message of a rank about itself. `heard`: the ranks that it knows to have ended."""
 
     count: int = 0
     state: State = "running"

@@ -148,10 +148,11 @@ class Exchange:
         for rank, (_, theirs, _) in enumerate(everyone):
             if theirs is not None:
                 raise ValueError(f"rank {rank}: {theirs}")
-        for name, first in everyone[0][0].items():
-            for rank, (facts, _, _) in enumerate(everyone):
-                if facts[name] != first:
-                    raise ValueError(f"ranks disagree on the {name}: rank 0 has {first}, rank {rank} has {facts[name]}")
+        for rank, (facts, _, _) in enumerate(everyone):
+            for name in everyone[0][0] | facts:
+                ours, theirs = (those.get(name, "none") for those in (everyone[0][0], facts))
+                if ours != theirs:
+                    raise ValueError(f"ranks disagree on the {name}: rank 0 has {ours}, rank {rank} has {theirs}")
         return {name: [theirs[name] for _, _, theirs in everyone] for name in told}
 
     def report(self, error: BaseException) -> None:

@@ -70,7 +70,7 @@ def machine() -> str:
 
 
 def ended(processes: Sequence[Process], ranks: Iterable[int], *, seconds: float = 0.0) -> list[int]:
-    """Those of `ranks` whose processes have ended. The system closes connections first: wait at most so many seconds for one."""
+    """The ranks whose processes have ended. A connection closes before its process has ended: wait up to `seconds` for one."""
     ranks, deadline = list(ranks), monotonic() + seconds
     while True:
         gone = [rank for rank in ranks if processes[rank].state() == "ended"]

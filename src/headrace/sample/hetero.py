@@ -113,7 +113,7 @@ class HeteroSampler:
         self.disjoint, self.temporal = disjoint or temporal is not None, temporal
         self._by_row: HeteroRows | None = None
         if weighted or disjoint or temporal is not None:
-            self._check(weighted, inclusive)
+            self._check(weighted)
             self._by_row = HeteroRows(
                 graph,
                 self.fanouts,
@@ -140,7 +140,7 @@ class HeteroSampler:
             hash=[deduplicate_by == "hash" or (deduplicate_by == "auto" and n > _STAMP_NODES) for n in graph.num_nodes.values()],
         )
 
-    def _check(self, weighted: bool, inclusive: bool) -> None:
+    def _check(self, weighted: bool) -> None:
         """Refuse to sample by weights or times that no edge type has."""
         relations = self.graph.relations.values()
         if weighted and all(relation.weight is None for relation in relations):

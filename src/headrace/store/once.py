@@ -12,7 +12,7 @@ from headrace.store.shared import SharedRows
 
 
 def once_per_machine(tensors: dict[str, Tensor], ranks: Ranks, opened: ExitStack) -> dict[str, Tensor]:
-    """The same tensors, in memory that the ranks of a machine share until `opened` ends. All ranks call it with equal tensors.
+    """Copy tensors to memory that the ranks of a machine share until `opened` ends. All ranks pass equal tensors.
 
     Tensors that are mapped from a file stay as they are: the system keeps one copy of a file's pages for all who map it. The names
     of shared memory are gone when this returns, so a rank that is killed leaves nothing behind.

@@ -5,7 +5,7 @@ from headrace.train.events.event import TemporalResult, temporal
 from headrace.train.events.options import TemporalOptions
 from headrace.train.fit import Setup, fit
 from headrace.train.inference.export import Exported, export
-from headrace.train.inference.infer import infer
+from headrace.train.inference.layerwise.infer import infer
 from headrace.train.inference.neighbors import Neighbor, Neighbors, neighbors
 from headrace.train.inference.ranking import Ranking, RankMetrics, rank
 from headrace.train.links.link import LinkResult, link

@@ -33,7 +33,7 @@ _COUNTS = ("nodes", "edges", "relations", "features", "classes", "multi_label") 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a recipe is made for: one of the repeats, on one of the ranks."""
+    """The surroundings of a recipe: which repeat it is, on which rank, and where it writes."""
 
     options: Any  # of this repeat: its seed, and the device of this rank
     folder: Path | None  # the run's directory
@@ -47,7 +47,7 @@ class Setup:
 
     @property
     def shared(self) -> dict[str, Any]:
-        """What a recipe is told of the ranks."""
+        """The keyword arguments that tell a recipe of the ranks."""
         return {"ranks": self.ranks, "accumulate": self.accumulate, "exchange": self.exchange}
 
 
@@ -103,7 +103,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Fitting:
-    """What the repeats have in common."""
+    """The settings that all repeats share."""
 
     make: Make
     header: Header

@@ -16,16 +16,16 @@ from headrace._memory import process_memory
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import kept_memory
-from headrace.train.accumulate import Accumulator
 from headrace.train.interrupt import Interrupt, Stopped, StopRequest, interruptible
 from headrace.train.measure import split_scores
-from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
-from headrace.train.reading import Reading
 from headrace.train.recipe import LossError, Progress, Recipe, Step
 from headrace.train.run import Run
 from headrace.train.state import State, first_not_finite
-from headrace.train.sums import Sums
+from headrace.train.steps.accumulate import Accumulator
+from headrace.train.steps.optimize import learning_rate
+from headrace.train.steps.reading import Reading
+from headrace.train.steps.sums import Sums
 from headrace.train.watching.clock import Clock
 from headrace.train.watching.watch import StepEvent, Watcher
 
@@ -151,7 +151,7 @@ class Trainer:
             self._do(asked)
 
     def _ask(self, interrupt: Interrupt) -> int:
-        """What this rank wants after the next step. Rank 0 alone looks at the clock."""
+        """The request of this rank after the next step. Rank 0 alone looks at the clock."""
         due = self.run is not None and perf_counter() - self._saved >= self.options.checkpoint_seconds
         return _STOP * (interrupt.asked or self.recipe.must_stop() is not None) | _SAVE * due
 

@@ -34,7 +34,7 @@ class Measure:
         return format(value, self.format).replace("%", " %")
 
     def plain(self) -> dict[str, str]:
-        """As `options.json` has it."""
+        """The measure as `options.json` writes it."""
         return asdict(self)
 
 
@@ -59,7 +59,7 @@ class Spread(float):
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
     def plain(self) -> dict[str, Any]:
-        """As `result.json` has it."""
+        """The spread as `result.json` writes it."""
         return {"mean": float(self), "std": self.std, "values": list(self.values)}
 
     def __str__(self) -> str:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from headrace.loader.base import Loader
 from headrace.pipeline import StageTimes
 from headrace.train.measure import Measure
-from headrace.train.optimize import Update
 from headrace.train.options import LoopOptions, RunOptions
-from headrace.train.reading import Reading
 from headrace.train.run import Run
+from headrace.train.steps.optimize import Update
+from headrace.train.steps.reading import Reading
 from headrace.train.watching.clock import Clock
 
 _PIECE = 1 << 20  # numbers that are exchanged at a time

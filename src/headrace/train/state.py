@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.train.measure import Measure, is_better
-from headrace.train.sums import Sums
+from headrace.train.steps.sums import Sums
 
 
 @dataclass

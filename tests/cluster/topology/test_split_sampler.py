@@ -1,6 +1,5 @@
 """`SplitSampler`, checked by one to four gloo processes on this machine."""
 
-import json
 import re
 import signal
 import time
@@ -12,6 +11,7 @@ import torch
 import headrace as hr
 import rank_jobs
 import topology_checks
+from checks import assert_passed, outcomes_in
 from headrace.cluster.topology import SplitSampler
 from headrace.store import hash_owners
 from topology_cases import assert_equals_whole, awkward_graph, share_of
@@ -27,15 +27,12 @@ def outcomes(request, tmp_path_factory):
         job.wait(120)
     finally:
         job.end()
-    files = [folder / f"outcomes.{rank}.json" for rank in range(request.param)]
-    return [(json.loads(file.read_text()) if file.exists() else {}, job.said(rank)) for rank, file in enumerate(files)]
+    return outcomes_in(folder, request.param), [job.said(rank) for rank in range(request.param)]
 
 
 @pytest.mark.parametrize("check", topology_checks.CHECKS)
 def test_on_ranks(outcomes, check):
-    for rank, (of_rank, said) in enumerate(outcomes):
-        outcome = of_rank.get(check, f"not reached\n{said}")
-        assert outcome == "", f"rank {rank}:\n{outcome}"
+    assert_passed(*outcomes, check)
 
 
 @pytest.mark.slow

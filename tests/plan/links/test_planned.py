@@ -24,7 +24,7 @@ def test_what_is_not_given_is_planned(data):
     made = planned_link(data, {"dim": 64, "memory": "1GiB"}, **RATES)
     assert (made.options.storage, made.options.dim, made.options.memory) == ("host", 64, "1GiB")
     assert made.options.batch_size == made.plan.batch_size
-    assert made.given == ("dim", "memory")
+    assert made.chosen == ("dim", "memory")
     assert made.record()["predicted"] == {"read": 0.0, "written": 0.0, "seconds": made.plan.setting.edges / 1e5}
 
 

@@ -1,14 +1,13 @@
 """`Remote`, checked by three gloo processes on this machine."""
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import remote_checks
+from checks import assert_passed, outcomes_in
 from headrace.store import Remote, hash_owners
 
 
@@ -28,14 +27,12 @@ def outcomes(tmp_path_factory):
         except subprocess.TimeoutExpired:
             process.kill()
             said.append("it hung and was stopped: " + process.communicate()[0].decode())
-    files = [Path(folder / f"outcomes.{rank}.json") for rank in range(remote_checks.RANKS)]
-    return [json.loads(file.read_text()) if file.exists() else {} for file in files], said
+    return outcomes_in(folder, remote_checks.RANKS), said
 
 
 @pytest.mark.parametrize("check", remote_checks.CHECKS)
 def test_on_three_ranks(outcomes, check):
-    for rank, (found, said) in enumerate(zip(*outcomes, strict=True)):
-        assert found.get(check, f"not reached\n{said}") == "", f"rank {rank}:\n{found.get(check, said)}"
+    assert_passed(*outcomes, check)
 
 
 def test_without_a_process_group_it_says_what_to_do():

@@ -19,7 +19,7 @@ def world(monkeypatch):
     world = {"machines": [], "access": None}
     monkeypatch.setattr(meeting, "device_uuid", lambda device: f"GPU-{device.index}")
     monkeypatch.setattr(meeting, "machine", lambda: world["machines"][int(threading.current_thread().name)])
-    monkeypatch.setattr(meeting, "reach", lambda device, offers, rank: world["access"][rank])
+    monkeypatch.setattr(meeting, "reach", lambda offers, rank: world["access"][rank])
     return world
 
 
@@ -47,14 +47,14 @@ def test_every_rank_finds_every_row(world, nodes, machines, hot, host, placement
     order = torch.randperm(nodes, generator=draw)
     met = on_every_rank(size, lambda ranks: agree(ranks, order, hot=hot, host=host, placement=placement, shared=shared))
     rows = torch.arange(nodes) * 7
-    near = [rows[m.placed.shard(rank)] for rank, m in enumerate(met)]
+    on_device = [rows[m.placed.shard(rank)] for rank, m in enumerate(met)]
     for rank, mine in enumerate(met):
-        assert len(near[rank]) <= hot
+        assert len(on_device[rank]) <= hot
         assert all(machines[other] == machines[rank] for other in mine.members)
         assert mine.shared == (machines.count(machines[rank]) > 1 if shared is None else shared)
         assert not mine.shared or torch.equal(mine.far_ids, met[mine.local[0]].far_ids)  # one copy, so it must be the same
         assert mine.far_rows <= host
-        memories = [*(near[member] for member in mine.members), rows[mine.far_ids]]
+        memories = [*(on_device[member] for member in mine.members), rows[mine.far_ids]]
         shard, row = mine.locations()
         for node in range(nodes):
             if shard[node] >= 0:

@@ -365,7 +365,7 @@ def test_the_gradient_is_cut_at_its_largest_norm(data):
 
 
 def test_the_learning_rate_of_every_step_follows_the_schedule(data, monkeypatch):
-    from headrace.train.optimize import learning_rate
+    from headrace.train.steps.optimize import learning_rate
 
     rates = []
     step = torch.optim.Adam.step

@@ -14,11 +14,11 @@ from headrace.ranks import Alone, gradient_bytes
 from headrace.snapshots import Costs
 from headrace.snapshots.traffic import boundary_bytes, halo_bytes, halo_rows
 from headrace.train import SnapshotOptions, Watcher
-from headrace.train.accumulate import Accumulator
 from headrace.train.fit import Setup, torch_threads
 from headrace.train.snapshots import recipe as recipes
 from headrace.train.snapshots.dealing import Dealing
 from headrace.train.snapshots.windows import Windows
+from headrace.train.steps.accumulate import Accumulator
 from headrace.train.watching.clock import Clock
 from rank_threads import ThreadExchange, ThreadRanks, on_every_rank
 

@@ -84,7 +84,7 @@ class LinkTiersSetting(Setting):
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a tier did: an epoch, or as much of it as there was time for."""
+    """The measurements of a tier: over an epoch, or as much of it as there was time for."""
 
     seconds: float
     edges: int  # done

@@ -21,7 +21,7 @@ from headrace.cluster.traffic import fetched, pulled, summed
 from headrace.graph import Dataset, generate
 from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.parallel import hit_rate, mean_block
+from headrace.train.nodes.over_ranks.parallel import hit_rate, mean_block
 from headrace.train.options import option
 
 CASES = ((768, 64), (100, 256))  # columns of features, and width of the hidden layer

@@ -22,7 +22,7 @@ from headrace.train import Trainer, Watcher
 from headrace.train.fit import Setup, torch_threads
 from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.parallel import over_ranks
+from headrace.train.nodes.over_ranks.parallel import over_ranks
 from headrace.train.watching.watch import StepEvent
 
 OURS: dict[str, dict[str, Any]] = {

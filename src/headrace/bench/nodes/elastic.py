@@ -25,7 +25,7 @@ _STEPS = 3  # of which losses are compared
 
 @dataclass(frozen=True)
 class ElasticSetting(Setting):
-    """As every benchmark. Workers are as many threads as the others have."""
+    """The setting of every benchmark. There are as many workers as the others have threads."""
 
     intervals: int = option(8, "ranges of rows into which the work is cut")
 

@@ -221,9 +221,9 @@ def _flop_counted(model: nn.Module) -> Iterator[list[int]]:
 def _check(name: str, theirs: list[Any], ours: list[Any]) -> None:
     """Refuse to time what does not agree. A gradient that is zero but for rounding is compared with the size of the others."""
     largest = max(float(expected.abs().max()) for expected in theirs if expected is not None)
-    for expected, found in zip(theirs, ours, strict=True):
+    for expected, actual in zip(theirs, ours, strict=True):
         if expected is None:
             continue
         slack = 1e-3 * float(expected.abs().max()) + 1e-6 * largest
-        if not torch.allclose(found, expected, rtol=1e-3, atol=slack):
-            raise ValueError(f"{name} and its accelerated form disagree by {float((found - expected).abs().max()):.3g}")
+        if not torch.allclose(actual, expected, rtol=1e-3, atol=slack):
+            raise ValueError(f"{name} and its accelerated form disagree by {float((actual - expected).abs().max()):.3g}")

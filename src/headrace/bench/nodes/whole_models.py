@@ -95,7 +95,7 @@ class Training:
 
 
 def ours(case: Case, batch: WholeBatch, precision: Precision = "fp32") -> Training:
-    """As `headrace train node --full-batch` trains it."""
+    """Our model, trained as `headrace train node --full-batch` does."""
     model = case.model(batch.data).to(batch.device)
     return Training(model, lambda: model(batch), batch.data, batch.device, precision)
 

@@ -24,7 +24,7 @@ def shapes(device: torch.device, *, size: float = 1.0) -> dict[str, Callable[[],
     def nodes(count: int) -> int:
         return max(int(count * size), 64)
 
-    def made(name: int, make: Callable[[torch.Generator], Shape]) -> Callable[[], Shape]:
+    def seeded(name: int, make: Callable[[torch.Generator], Shape]) -> Callable[[], Shape]:
         return lambda: make(torch.Generator(device).manual_seed(name))
 
     makers: dict[str, Callable[[torch.Generator], Shape]] = {
@@ -39,7 +39,7 @@ def shapes(device: torch.device, *, size: float = 1.0) -> dict[str, Callable[[],
         "most rows empty": lambda g: _mostly_empty(nodes(4_000_000), g),
         "users and items": lambda g: _bipartite(nodes(1_000_000), g),
     }
-    return {name: made(number, make) for number, (name, make) in enumerate(makers.items())}
+    return {name: seeded(number, make) for number, (name, make) in enumerate(makers.items())}
 
 
 def communities(count: int, degree: int, size: int, generator: torch.Generator) -> Shape:

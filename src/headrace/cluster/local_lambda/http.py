@@ -44,7 +44,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         """Print nothing."""
 
     def body(self) -> bytes:
-        """What was sent."""
+        """The body of the request."""
         return self.rfile.read(self.size())
 
     def size(self) -> int:

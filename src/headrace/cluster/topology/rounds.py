@@ -13,7 +13,7 @@ Message = tuple[Tensor, Sequence[int]]  # words, and how many of them go to each
 
 
 class Kind(IntEnum):
-    """What a rank came for."""
+    """The call that a rank is making."""
 
     sample = 0
     degrees = 1

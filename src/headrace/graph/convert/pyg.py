@@ -43,8 +43,8 @@ def _of_data(data: Any, undirected: bool) -> Dataset:
         extra["triples"] = torch.stack(columns, dim=1)
         info["num_relations"] = int(_get(data, "num_relations") or (columns[1].max() + 1 if count else 0))
     time = next((values for name in _TIMES if (values := _get(data, name)) is not None and len(values) == count), None)
-    if (given := _get(data, "edge_weight")) is not None:
-        weight = _host(given).flatten()
+    if (weights := _get(data, "edge_weight")) is not None:
+        weight = _host(weights).flatten()
     graph = Graph.from_edges(
         src,
         dst,

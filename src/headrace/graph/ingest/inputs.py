@@ -138,7 +138,7 @@ def open_inputs(options: IngestOptions, num_nodes: int | None, budget: Budget, a
         names = [what for what in how for _ in layout.get(what, ())]
         more = [Wanted(at, "feature" if what == "features" else what, how[what]) for what in how for at in layout.get(what, ())]
         edges.append(EdgeInput(table, wanted + more, tuple(names), file.split, (source, name, target)))
-    read_nodes = [read.understood(id_kind(read.kind), options, num_nodes, hint) for read in nodes]
+    read_nodes = [read.understood(id_kind(read.kind), num_nodes, hint) for read in nodes]
     return Inputs(edges, read_nodes, text_ids, text_relations, list(dict.fromkeys(kinds)) if options.typed else [], notes)
 
 
@@ -160,9 +160,9 @@ def _one_kind(files: Sequence[EdgeFile], options: IngestOptions) -> str:
 
 def _are_triples(files: Sequence[EdgeFile], kind: str, options: IngestOptions) -> bool:
     """Whether the first three columns are head, relation and tail, where no option says what they are."""
-    given = (options.src_column, options.dst_column, options.relation_column, options.weight_column, options.time_column)
-    said = any(str(column) in ("0", "1", "2") for column in (*given[3:], *options.edge_feature_columns))
-    if kind == "npy" or options.typed or said or any(column is not None for column in given[:3]):
+    columns = (options.src_column, options.dst_column, options.relation_column, options.weight_column, options.time_column)
+    said = any(str(column) in ("0", "1", "2") for column in (*columns[3:], *options.edge_feature_columns))
+    if kind == "npy" or options.typed or said or any(column is not None for column in columns[:3]):
         return False
     names, rows = first_rows(files[0].path, kind, options)
     if names is not None and len(names) > 2 and is_relation_name(names[1]):
@@ -194,13 +194,13 @@ def _layout(table: AnyTable, options: IngestOptions, triples: bool) -> dict[str,
         layout["features"] = [column_index(table.path, column, names, width, "edge_feature_columns", 0) for column in columns]
     used = {at for places in layout.values() for at in places}
     ends = {"src": options.src_column, "dst": options.dst_column}
-    given = {what: column_index(table.path, c, names, width, f"{what}_column", 0) for what, c in ends.items() if c is not None}
-    free = [at for at in range(width) if at not in used | set(given.values())]
+    of_ends = {what: column_index(table.path, c, names, width, f"{what}_column", 0) for what, c in ends.items() if c is not None}
+    free = [at for at in range(width) if at not in used | set(of_ends.values())]
     for number, what in enumerate(ends):
-        if what not in given:
+        if what not in of_ends:
             at = free.pop(0) if free else max(width, number)
-            given[what] = column_index(table.path, None, names, width, f"{what}_column", at)
-    layout = {what: [at] for what, at in given.items()} | layout
+            of_ends[what] = column_index(table.path, None, names, width, f"{what}_column", at)
+    layout = {what: [at] for what, at in of_ends.items()} | layout
     places = [at for several in layout.values() for at in several]
     if len(set(places)) < len(places):
         raise IngestError(f"{table.path}: sources, targets and what else is read of an edge must be different columns")

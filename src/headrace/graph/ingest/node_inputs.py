@@ -44,7 +44,7 @@ class NodeInput:
         """Whether the table has the column that `label_column` or `split_column` names."""
         return self.columns[("label_column", "split_column").index(argument) + 1] >= 0
 
-    def understood(self, kind: Kind, options: IngestOptions, num_nodes: int | None, hint: str) -> NodeInput:
+    def understood(self, kind: Kind, num_nodes: int | None, hint: str) -> NodeInput:
         """The same with the columns to read, once it is known what ids are."""
         return replace(self, wanted=_node_columns(self, kind, num_nodes, hint))
 

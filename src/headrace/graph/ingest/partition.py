@@ -26,7 +26,7 @@ _FAN_OUT = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """What one range may hold: rows, and keys between its ends."""
+    """The limits of one range: rows, and keys between its ends."""
 
     rows: int
     keys: int

@@ -49,7 +49,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
         raise ValueError(f"{str(name)!r} is a path, and load takes the name of a dataset: headrace.open reads what was saved there")
     folder = root if root is not None else os.environ.get("HEADRACE_DATA") or _nearest(name)
     if folder is None or not (Path(folder) / name / f"{name}.npz").is_file():
-        packaged = _packaged(name, folder, given=root is not None)
+        packaged = _packaged(name, folder, has_root=root is not None)
         if packaged is not None:
             return packaged
     if folder is None:
@@ -75,16 +75,16 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     return data
 
 
-def _packaged(name: str, folder: str | os.PathLike[str] | None, *, given: bool) -> Dataset | None:
+def _packaged(name: str, folder: str | os.PathLike[str] | None, *, has_root: bool) -> Dataset | None:
     """A dataset of `ogb` or `py-tgb` by the folder's own layout or where these packages put it; or one that is made here."""
     from headrace.graph.known.examples import EXAMPLES, load_example
     from headrace.graph.known.packages import load_packaged
 
     has_it = folder is not None and (Path(folder) / name.replace("-", "_")).is_dir()
-    data = load_packaged(name, Path(folder) if folder is not None and (given or has_it) else None)
-    if data is not None or given or name not in EXAMPLES:
+    data = load_packaged(name, Path(folder) if folder is not None and (has_root or has_it) else None)
+    if data is not None or has_root or name not in EXAMPLES:
         return data
-    return replace(made := load_example(name), info=made.info | {"name": name})
+    return replace(example := load_example(name), info=example.info | {"name": name})
 
 
 def _nearest(name: str) -> Path | None:

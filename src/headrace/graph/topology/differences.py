@@ -70,12 +70,6 @@ class Topologies:
         return sum(kept.nbytes for kept in self._kept)
 
     @property
-    def plain_nbytes(self) -> int:
-        """Bytes of all distinct topologies as compressed rows."""
-        index = 4 if self.num_nodes <= np.iinfo(np.int32).max else 8
-        return sum(8 * (self.num_nodes + 1) + index * edges for edges in self._edges)
-
-    @property
     def differences(self) -> int:
         """How many are kept as differences."""
         return sum(isinstance(kept, _Difference) for kept in self._kept)
@@ -144,7 +138,7 @@ class Topologies:
         return _Whole(torch.from_numpy(indptr), torch.from_numpy(source.astype(kind)))
 
     def _difference(self, base: int, before: NDArray[np.int64], keys: NDArray[np.int64]) -> _Difference:
-        """What goes and what comes, repeated edges counted: the n-th of an edge is there if the other has n of it."""
+        """The removed and the added edges. Repeated edges are counted: the n-th copy of an edge is kept if both have n copies."""
         gone = np.flatnonzero(_occurrence(before) >= _count(before, keys))
         come = keys[_occurrence(keys) >= _count(keys, before)]
         row, source = np.divmod(come, self.num_nodes)

@@ -76,7 +76,7 @@ class EdgeRows:
         return None if last < 0 else self.derived(f"within {sources}", lambda: self._cut(self.hops[last], sources))
 
     def repeated(self, times: int) -> EdgeRows:
-        """The same rows so many times, one after the other, each over sources of its own. Made once and kept."""
+        """The rows repeated `times` times, each copy over sources of its own. Made once and kept."""
         return self if times == 1 else self.derived(f"repeated {times}", lambda: self._repeated(times))
 
     def reverse(self) -> EdgeRows:
@@ -209,7 +209,7 @@ def rows_of(edge_index: Tensor, num_src: int, num_dst: int, *, flipped: bool = F
 
 
 def _for_all_modes(make: Callable[[], T]) -> T:
-    """What is kept is made of ordinary tensors: those of an inference mode could not be used in training afterwards."""
+    """Make a value outside inference mode: tensors made within it could not be used in training afterwards."""
     if not torch.is_inference_mode_enabled():
         return make()
     with torch.inference_mode(False):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.nn.cells.cell import Cell, State, dense, graph
-from headrace.nn.init import glorot, uniform
+from headrace.nn.convs.init import glorot, uniform
 from headrace.nn.neighbor_sum import Where, neighbor_sum
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headrace.nn.cells.cell import Cell, State, dense, graph
-from headrace.nn.cheb import ChebConv
+from headrace.nn.convs.cheb import ChebConv
 from headrace.nn.neighbor_sum import Steps, Where, asking_chebyshev, chebyshev, completed
 
 _GATES = "zrh"

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.nn.cells.cell import Cell, State, dense, graph
-from headrace.nn.cheb import ChebConv
-from headrace.nn.gcn import GCNConv
-from headrace.nn.init import glorot
+from headrace.nn.convs.cheb import ChebConv
+from headrace.nn.convs.gcn import GCNConv
+from headrace.nn.convs.init import glorot
+from headrace.nn.convs.relational import RelationalConv
 from headrace.nn.neighbor_sum import Steps, Where, asking_chebyshev, asking_relations, completed, neighbor_sum, relations
-from headrace.nn.relational import RelationalConv
 
 _GATES = "ifco"
 

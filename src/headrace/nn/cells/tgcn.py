@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headrace.nn.cells.cell import Cell, State, dense, graph
-from headrace.nn.gcn import GCNConv
+from headrace.nn.convs.gcn import GCNConv
 from headrace.nn.neighbor_sum import Where, neighbor_sum
 
 _GATES = "zrh"

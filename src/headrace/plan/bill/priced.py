@@ -46,7 +46,7 @@ class PricedRun:
         return {"number": len(calls), **kinds, **{name: sum(getattr(call, name) for call in calls) for name in names}}
 
     def as_dict(self) -> dict[str, Any]:
-        """As `headrace cost --json` has it."""
+        """The priced run as `headrace cost --json` prints it."""
         return {
             "run": str(self.use.path),
             "epochs": self.use.epochs,

@@ -14,7 +14,7 @@ EXACT = 0  # staleness of one batch at a time
 
 @dataclass(frozen=True)
 class LinkAsked:
-    """As `LinkOptions` has them; None is for the plan to decide."""
+    """The options that the user fixed, under the names of `LinkOptions`; the plan decides those that are None."""
 
     storage: Storage | None = None
     partitions: int | None = None

@@ -43,7 +43,7 @@ class LinkPlan(Decided):
         return self.disk.bytes
 
     def options(self) -> dict[str, Any]:
-        """As `LinkOptions` and the command line have it."""
+        """The decisions by name, as `LinkOptions` and the command line take them."""
         base = self.setting.run.options
         names: dict[str, Any] = {"dim": base.dim, "storage": self.storage}
         if self.order is not None:
@@ -54,7 +54,7 @@ class LinkPlan(Decided):
         return names | ({} if self.setting.device_memory is None else {"device": "cuda"})
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON writes it."""
+        """This plan as JSON writes it."""
         facts = {"setting": self.setting.as_dict(), "options": self.options(), "bytes": self.bytes, "table": self.setting.table}
         return asdict(self) | facts
 
@@ -208,7 +208,7 @@ def _order(setting: LinkSetting, run: LinkMemory, asked: LinkAsked, link: Traffi
 
 
 def _staleness(setting: LinkSetting, run: LinkMemory, rows: int) -> int:
-    """As many batches as hide what moves, and no more than have few of the rows that batches are drawn from between them."""
+    """Enough batches in flight to hide transfers, but so few that they share few of the rows they are drawn from."""
     if run.storage == "device" or (run.storage == "host" and not run.gpu):
         return EXACT
     most = min(MOST_IN_FLIGHT, rows // (_ROWS_IN_FLIGHT * 2 * run.batch_size)) - 1

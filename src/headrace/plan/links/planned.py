@@ -30,18 +30,18 @@ class PlannedLink:
 
     options: LinkOptions
     plan: LinkPlan
-    given: tuple[str, ...]  # names of options that were not planned
+    chosen: tuple[str, ...]  # names of options that were not planned
 
     def record(self) -> dict[str, Any]:
         """The plan as JSON has it; `predicted` is of an epoch after the first, which also fills the buffer."""
         plan = self.plan
         predicted = {"read": plan.disk.read, "written": plan.disk.written, "seconds": plan.seconds}
-        return {**plan.as_dict(), "given": list(self.given), "predicted": predicted}
+        return {**plan.as_dict(), "given": list(self.chosen), "predicted": predicted}
 
 
 def planned_link(
     data: Dataset,
-    given: Mapping[str, Any] | None = None,
+    chosen: Mapping[str, Any] | None = None,
     *,
     folder: str | Path | None = None,
     device_memory: int | None = None,
@@ -49,7 +49,7 @@ def planned_link(
     edges_per_second: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> PlannedLink:
-    """Options of `hr.train.link` for `data`: those that are `given`, by their names, and what `link_plan` makes of the others.
+    """Options of `hr.train.link` for `data`: those that were `chosen`, by their names, and what `link_plan` makes of the others.
 
     Planned are storage, partitions, buffer, buffer_on, order, batch_size and staleness, for `memory` bytes (of the given options;
     three quarters of the machine's without). A few batches are trained, and a disk that is needed is read and written, to know
@@ -57,13 +57,13 @@ def planned_link(
 
     >>> import headrace as hr
     >>> data = hr.generate.community(nodes=300, edges=6000, classes=3, features=4)
-    >>> made = hr.plan.planned_link(data, {"dim": 16, "epochs": 3, "memory": "1GiB"}, edges_per_second=1e5)
-    >>> made.options.storage, made.options.batch_size
+    >>> planned = hr.plan.planned_link(data, {"dim": 16, "epochs": 3, "memory": "1GiB"}, edges_per_second=1e5)
+    >>> planned.options.storage, planned.options.batch_size
     ('host', 100)
-    >>> result = hr.train.link(data, made.options, plan=made.record())
+    >>> result = hr.train.link(data, planned.options, plan=planned.record())
     """
-    given = dict(given or {})
-    base = LinkOptions(**{name: value for name, value in given.items() if name not in PLANNED})
+    chosen = dict(chosen or {})
+    base = LinkOptions(**{name: value for name, value in chosen.items() if name not in PLANNED})
     if base.negatives == 0:
         raise ValueError(
             "negatives 0 scores every node, which needs all rows in one place: there is nothing to plan, give negatives"
@@ -76,12 +76,12 @@ def planned_link(
     state = RowOptimizer(base.optimizer).state_width(base.dim)
     run = LinkMemory.of(base, **sizes, edge_bytes=edges.train[:1].nbytes, state=state)
     run = replace(run, limit=memory, gpu=device_memory is not None)
-    asked = LinkAsked(**{name: given[name] for name in PLANNED if name in given})
+    asked = LinkAsked(**{name: chosen[name] for name in PLANNED if name in chosen})
 
     def planned(disk_rate: float, edge_rate: float | None) -> PlannedLink:
         plan = decide(LinkSetting(run, device_memory, disk_rate, None, LINK_RATE, edge_rate), asked)
-        chosen = {name: value for name, value in plan.options().items() if name in PLANNED}
-        return PlannedLink(LinkOptions(**{**chosen, **given}), plan, tuple(sorted(given)))
+        decided = {name: value for name, value in plan.options().items() if name in PLANNED}
+        return PlannedLink(LinkOptions(**{**decided, **chosen}), plan, tuple(sorted(chosen)))
 
     first = planned(disk or DISK_RATE, None)
     if edges_per_second is None:

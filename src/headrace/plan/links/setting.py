@@ -33,7 +33,7 @@ class LinkSetting:
                 raise ValueError(f"{name} must be a positive number, not {value}")
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON writes it."""
+        """The setting as JSON writes it."""
         run = {"nodes": self.nodes, "edges": self.edges, "dim": self.run.options.dim, "memory": self.memory}
         machine = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "run"}
         options = {name: getattr(self.run.options, name) for name in ("optimizer", "row_type", "chunks", "negatives")}

@@ -99,7 +99,7 @@ def decide(
         for i, (layer, how) in enumerate(zip(workload.layers, hows, strict=True))
         if not layer.attends
     }
-    layers = [choice for i, how in enumerate(hows) for choice in _layer_choices(chosen, i, how, kind, kernels)]
+    layers = [choice for i in range(len(hows)) for choice in _layer_choices(chosen, i, kind, kernels)]
     allowed = [dtype] if dtype is not None else [torch.float32, torch.bfloat16]
     return Plan(
         choices=(reordering, types, *layers),
@@ -197,7 +197,7 @@ def _orders(
 
 
 def _miss_seconds(sums: Sums, row: int, dtype: torch.dtype) -> float:
-    """What a read that misses the nearest cache costs more than one that does not: part of them go to memory, part do not."""
+    """The extra seconds of a read that misses the nearest cache. Some of these reads go to memory, others to a larger cache."""
     machine, table = sums.machine, sums.properties.nodes * row
     close = machine.hit_seconds(row, table_bytes=1 if machine.near_bytes else table, dtype=dtype)
     to_memory = sums.misses(row) if table > CACHE_SHARE * machine.cache_bytes else 0.0
@@ -217,9 +217,7 @@ def _worth_it(tried: Mapping[str, Costing], decision: reorder.Decision, dtype: t
     return replace(decision, name=None, order=None, reason=f"{why}; {decision.reason}")
 
 
-def _layer_choices(
-    costing: Costing, index: int, how: How, dtype: torch.dtype, kernels: Mapping[str, tuple[Kernel, ...]]
-) -> list[Choice]:
+def _layer_choices(costing: Costing, index: int, dtype: torch.dtype, kernels: Mapping[str, tuple[Kernel, ...]]) -> list[Choice]:
     layer, name = costing.workload.layers[index], f"layer {index + 1}"
     each = {way: costing.layer(index, way, dtype) for way in ways(layer, may_keep=costing.may_keep)}
     plain: dict[How, Cost] = {way: cost for way, cost in each.items() if way != "kept"}

@@ -89,7 +89,7 @@ def _own(machine: Machine, layer: LayerWork, how: How, rows: int, dtype: torch.d
 
 
 def _rest(machine: Machine, layer: LayerWork, how: How, rows: int, dtype: torch.dtype, mm: Callable[[int, int], Cost]) -> Cost:
-    """What else the kind of layer does."""
+    """The cost of what this kind of layer does beside its sums and main product."""
     if layer.kind == "sage":  # the own row has a map of its own; beside the sums, both are one product of rows that are copied
         copied = 4.0 * layer.wide if how == "aggregate" else 3.0 * layer.narrow
         return mm(layer.wide, layer.narrow) + elementwise(machine, rows=rows, width=1, passes=copied, itemsize=dtype.itemsize)

@@ -70,7 +70,7 @@ class Sums:
         return 0.0 if self.properties.nodes * row_bytes <= near_cache else self.missed(row_bytes, near_cache)
 
     def missed(self, row_bytes: int, cache_bytes: int) -> float:
-        """As simulated with a cache of that size, once."""
+        """The share of reads that miss a cache of that size, by a simulation that is run once."""
         at = row_bytes, cache_bytes
         if at not in self._misses:
             sizes = {"row_bytes": row_bytes, "cache_bytes": cache_bytes}

@@ -66,7 +66,7 @@ class Verification:
         return self.worst_ratio <= NEAR
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON writes it."""
+        """The comparison as JSON writes it."""
         return {"variants": [asdict(row) for row in self.rows], "worst_ratio": self.worst_ratio, "within": self.within}
 
     def __str__(self) -> str:

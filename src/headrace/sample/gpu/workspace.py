@@ -37,7 +37,7 @@ class Request:
 
 
 class Beside(NamedTuple):
-    """What a sample says of its edges beside where they lead."""
+    """Which extra facts of its edges a sample brings along: ids, times."""
 
     ids: bool
     times: bool

@@ -31,7 +31,7 @@ class CachedRows(Protocol):
         ...
 
     def received(self, fetched: Tensor) -> Tensor:
-        """What was fetched, where the rows are."""
+        """The fetched rows on the device of this cache."""
         ...
 
     def merge(self, source: NDArray[Any], fetched: Tensor, out: Tensor) -> None:

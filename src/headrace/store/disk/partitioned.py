@@ -192,7 +192,7 @@ class Partitioned(TrainedRows):
 
     @property
     def extra(self) -> dict[str, Any] | bytes | None:
-        """What was given to the last checkpoint."""
+        """The `extra` that the last checkpoint was saved with."""
         return self._files.extra
 
     def rows_of(self, partition: int) -> range:

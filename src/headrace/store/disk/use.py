@@ -31,7 +31,7 @@ class PartitionedUse:
     peak_bytes: int  # of the most slots that were in use at a time
 
     def __sub__(self, before: PartitionedUse) -> PartitionedUse:
-        """What came after `before`; memory as it is now."""
+        """The counts since `before`; memory as it is now."""
         counts = {name: getattr(self, name) - getattr(before, name) for name in self.__dataclass_fields__}
         return PartitionedUse(**{**counts, "slot_bytes": self.slot_bytes, "peak_bytes": self.peak_bytes})
 

@@ -12,7 +12,7 @@ from headrace.store.disk.buffer import PartitionBuffer
 
 
 class PartitionOrder(Protocol):
-    """What is asked of an order; those of `headrace.pipeline.orders` are."""
+    """What a buffer asks of an order of partitions; those of `headrace.pipeline.orders` comply."""
 
     @property
     def partitions(self) -> int: ...

@@ -18,7 +18,7 @@ _ADVICE = (
 
 
 class Kind(IntEnum):
-    """What a rank came to an exchange for."""
+    """The call that a rank is making."""
 
     gather = 0
     add = 1

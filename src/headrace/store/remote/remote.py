@@ -211,7 +211,7 @@ class Remote(BaseStore):
 
     @property
     def exchange(self) -> Exchange:
-        """What ids and rows travel through."""
+        """The exchange that carries ids and rows."""
         return self._exchange
 
     def close(self) -> None:

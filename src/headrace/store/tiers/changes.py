@@ -13,7 +13,7 @@ from headrace.kernels import aggregate
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What a new order means for the tiers."""
+    """The moves between tiers that a new order of the rows asks for."""
 
     entering: Tensor  # nodes that come to a tier in memory from another one
     to_disk: Tensor  # nodes that leave memory

@@ -39,15 +39,15 @@ class GpuMemory:
         *,
         stride: int,
         device: torch.device,
-        near: Tensor | None = None,
-        far: Tensor | None = None,
+        device_rows: Tensor | None = None,
+        host_rows: Tensor | None = None,
         shards: int = 1,
     ) -> None:
         self.hot, self.rest, self.num_rows, self.shape, self.dtype = hot, rest, num_rows, shape, dtype
         self.row_bytes, self.stride, self.device = torch.Size(shape).numel() * dtype.itemsize, stride, device
         self.slot: Tensor | None = None  # on the CPU; see MainMemory
-        self.near = torch.empty((hot, stride), dtype=torch.uint8, device=device) if near is None else near
-        self.far = BufferPool(limit=0).empty((rest, stride), torch.uint8) if far is None else far
+        self.device_rows = torch.empty((hot, stride), dtype=torch.uint8, device=device) if device_rows is None else device_rows
+        self.host_rows = BufferPool(limit=0).empty((rest, stride), torch.uint8) if host_rows is None else host_rows
         self._unpin: Callable[[], Any] | None = None
         self._hits = torch.zeros(shards + 1, dtype=torch.int64, device=device)  # the last counts host memory
         self.table: ShardTable | None = None
@@ -55,20 +55,20 @@ class GpuMemory:
     @property
     def rows(self) -> Tensor:
         """The rows on the device, padded."""
-        return self.near
+        return self.device_rows
 
     def place(self, slot: Tensor | None) -> None:
         self._pin_far()
         self.slot = slot
-        bases = [self.near.data_ptr(), self.far.data_ptr()]
+        bases = [self.device_rows.data_ptr(), self.host_rows.data_ptr()]
         if slot is None:
             self.table = ShardTable.in_order(
                 bases, [self.hot, self.rest], stride=self.stride, num_rows=self.num_rows, device=self.device
             )
             return
-        far = slot >= self.hot
-        shard = torch.where(slot < 0, -1, far.to(slot.dtype))
-        row = torch.where(far, slot - self.hot, slot.clamp_min(0))
+        on_host = slot >= self.hot
+        shard = torch.where(slot < 0, -1, on_host.to(slot.dtype))
+        row = torch.where(on_host, slot - self.hot, slot.clamp_min(0))
         self.table = ShardTable.by_location(bases, shard, row, stride=self.stride, device=self.device)
 
     def gather(self, ids: Tensor, out: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -80,7 +80,7 @@ class GpuMemory:
             out=out,
             hits=self._hits,
             check=False,
-            sort=self.far.nbytes > _SORTED,
+            sort=self.host_rows.nbytes > _SORTED,
             programs=_PROGRAMS if self.rest else None,
         )
         if self.hot + self.rest == self.num_rows:
@@ -97,24 +97,24 @@ class GpuMemory:
 
     def fill(self, begin: int, ids: Tensor, source: Store) -> None:
         rows, on_device = self._words(source.gather(ids)), max(0, min(self.hot - begin, len(ids)))
-        self._words(self.near)[begin : begin + on_device] = rows[:on_device].to(self.device)
+        self._words(self.device_rows)[begin : begin + on_device] = rows[:on_device].to(self.device)
         first = max(begin - self.hot, 0)
-        self._words(self.far)[first : first + len(ids) - on_device] = rows[on_device:]
+        self._words(self.host_rows)[first : first + len(ids) - on_device] = rows[on_device:]
 
     def read(self, slots: Tensor) -> Tensor:
         """Rows at slots, on the CPU."""
         on_device = slots < self.hot
         out = torch.empty((len(slots), *self.shape), dtype=self.dtype)
         words = self._words(out)
-        words[on_device] = self._words(self.near)[slots[on_device].to(self.device)].cpu()
-        words[~on_device] = self._words(self.far)[slots[~on_device] - self.hot]
+        words[on_device] = self._words(self.device_rows)[slots[on_device].to(self.device)].cpu()
+        words[~on_device] = self._words(self.host_rows)[slots[~on_device] - self.hot]
         return out
 
     def write(self, slots: Tensor, rows: Tensor) -> None:
         on_device = slots < self.hot
         words = self._words(rows)
-        self._words(self.near)[slots[on_device].to(self.device)] = words[on_device].to(self.device)
-        self._words(self.far)[slots[~on_device] - self.hot] = words[~on_device]
+        self._words(self.device_rows)[slots[on_device].to(self.device)] = words[on_device].to(self.device)
+        self._words(self.host_rows)[slots[~on_device] - self.hot] = words[~on_device]
 
     def settle(self) -> None:
         """Wait until nothing reads these rows any more."""
@@ -129,7 +129,7 @@ class GpuMemory:
         """Once, and when it is filled: see `pin_in_place`."""
         if self._unpin is None:
             remedy = "keep fewer rows there (host=) and the rest on disk"
-            self._unpin = pin_in_place(self.far, self, device=self.device, remedy=remedy)
+            self._unpin = pin_in_place(self.host_rows, self, device=self.device, remedy=remedy)
 
     def _words(self, rows: Tensor) -> Tensor:  # [n, ...] -> [n, words of a row], padding left out
         return words_of(rows, self.row_bytes, self.stride)

@@ -106,7 +106,7 @@ def meet(
             raise ValueError(f"ranks must agree on {name}: rank 0 has {values[0]!r}, rank {other} has {values[other]!r}")
     access = None
     if placement == "clique":
-        access = together(ranks, lambda: reach(device, offers, ranks.rank), consequence=NOT_BUILT)
+        access = together(ranks, lambda: reach(offers, ranks.rank), consequence=NOT_BUILT)
     least = min(offer.hot for offer in offers)
     placed = place(order, capacity_rows=least, devices=range(ranks.size), placement=placement, access=access)
     local = [rank for rank, offer in enumerate(offers) if offer.machine == offers[ranks.rank].machine]
@@ -116,7 +116,7 @@ def meet(
     return Meeting(ranks, placed, local, shared, far_begin, far_rows)
 
 
-def reach(device: torch.device, offers: list[Offer], rank: int) -> list[bool]:
+def reach(offers: list[Offer], rank: int) -> list[bool]:
     """Whose GPU this rank can read: of its machine, visible to it, and a peer or the same GPU."""
     seen = {device_uuid(torch.device("cuda", index)): index for index in range(torch.cuda.device_count())}
     mine = seen[offers[rank].gpu]

@@ -21,14 +21,14 @@ from headrace.store.tiers.meeting import NOT_BUILT, Meeting
 
 @dataclass(frozen=True)
 class _Gift:
-    """What a rank built for others."""
+    """Memory that a rank built and others open."""
 
     rows: DeviceRowsHandle | None
     host: str | None  # the name of its machine's shared rows
 
 
 class PeerMemory(GpuMemory):
-    """As many shards as the group has members, and host memory, behind one table: what `GpuMemory` is to one process.
+    """The memory of a group of ranks behind one table: a shard on the GPU of each member, and host memory.
 
     Every rank builds it, and fills its own shard; the others open that by CUDA IPC, so that a gather reads their memory directly.
     The first rank of a machine builds the host memory if it is shared. Rows neither change nor move after that.
@@ -46,8 +46,8 @@ class PeerMemory(GpuMemory):
             source.dtype,
             stride=stride,
             device=device,
-            near=nothing,
-            far=nothing,
+            device_rows=nothing,
+            host_rows=nothing,
             shards=len(members),
         )
         self._ranks, self._members, self._at_home, self._own = ranks, members, at_home, len(ids)
@@ -55,24 +55,24 @@ class PeerMemory(GpuMemory):
         self._opened: list[Tensor | None] = []
 
         def build() -> _Gift:
-            self.near = torch.empty((len(ids), stride), dtype=torch.uint8, device=device)
-            self._write(self.near, ids, source)
+            self.device_rows = torch.empty((len(ids), stride), dtype=torch.uint8, device=device)
+            self._write(self.device_rows, ids, source)
             self.settle()
             if not meeting.shared:
-                self.far = BufferPool(limit=0).empty((meeting.far_rows, stride), torch.uint8)
-                self._write(self.far, meeting.far_ids, source)
+                self.host_rows = BufferPool(limit=0).empty((meeting.far_rows, stride), torch.uint8)
+                self._write(self.host_rows, meeting.far_ids, source)
             elif meeting.local[0] == ranks.rank:
                 shape = (meeting.far_rows, stride)
                 self._shared = SharedRows.build(shape, torch.uint8, lambda rows: self._write(rows, meeting.far_ids, source))
             wanted = len(members) > 1 and len(ids) > 0
-            handle = share_device_rows(self.near, readers=len(members) - 1) if wanted else None
+            handle = share_device_rows(self.device_rows, readers=len(members) - 1) if wanted else None
             return _Gift(handle, None if self._shared is None else self._shared.name)
 
         def receive(gifts: list[_Gift]) -> None:
             host = gifts[meeting.local[0]].host
             if host is not None:
                 self._shared = SharedRows.open(host) if self._shared is None else self._shared
-                self.far = self._shared.rows
+                self.host_rows = self._shared.rows
             for at, member in enumerate(members):
                 handle = None if at == at_home else gifts[member].rows
                 reader = at_home - (at_home > at)  # the owner has a ticket for every member but itself
@@ -83,8 +83,8 @@ class PeerMemory(GpuMemory):
         if self._shared is not None:
             self._shared.unlink()  # all have it open: whatever ends them now, no file stays
         bases = [0 if rows is None else rows.data_ptr() for rows in self._opened]
-        bases[at_home] = self.near.data_ptr()
-        self.table = ShardTable.by_location([*bases, self.far.data_ptr()], *meeting.locations(), stride=stride, device=device)
+        bases[at_home] = self.device_rows.data_ptr()
+        self.table = ShardTable.by_location([*bases, self.host_rows.data_ptr()], *meeting.locations(), stride=stride, device=device)
 
     def place(self, slot: Tensor | None) -> None:
         """`slot` tells what is on disk; where other rows are was agreed before."""
@@ -118,7 +118,7 @@ class PeerMemory(GpuMemory):
         self._ranks.all_gather(None)
         if self._unpin is not None:
             self._unpin()
-        self.near = self.far = torch.empty((0, self.stride), dtype=torch.uint8)
+        self.device_rows = self.host_rows = torch.empty((0, self.stride), dtype=torch.uint8)
         if self._shared is not None:
             self._shared.close()
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from headrace.nn import GNN
 from headrace.sample import NeighborSampler
 from headrace.store import ArrayStore, BaseStore, FileRows, Store, TrainedArray, TrainedRows
+from headrace.train.inference.layerwise.tables import FileTable, MemoryTable, ScratchTable, filled
+from headrace.train.inference.layerwise.walk import Chunk, Inputs, Progress, Table, walk
 from headrace.train.inference.ranking import scan
-from headrace.train.inference.tables import FileTable, MemoryTable, ScratchTable, filled
-from headrace.train.inference.walk import Chunk, Inputs, Progress, Table, walk
 from headrace.train.links.batches import EdgeBatches
 from headrace.train.links.memory import encoding_memory
 from headrace.train.links.neighborhoods import RowsOfGraph, degrees_of, rows_of_graph, sampler_of

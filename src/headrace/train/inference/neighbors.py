@@ -41,7 +41,7 @@ class Neighbors:
     heads: tuple[Neighbor, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """As `--json` writes it."""
+        """The neighbors as `--json` prints them."""
         return asdict(self)
 
 

@@ -18,7 +18,7 @@ from headrace._files import replaced
 from headrace.graph import Dataset
 from headrace.graph.typed import node_types, nodes_of_type
 from headrace.train.checkpoint import CheckpointError
-from headrace.train.inference.infer import infer
+from headrace.train.inference.layerwise.infer import infer
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.node import make_model
 from headrace.train.nodes.options import NodeOptions

@@ -71,7 +71,7 @@ class RankMetrics:
         return cls(float((1 / ranks).mean()), float(ranks.mean()), hits)
 
     def plain(self) -> dict[str, float]:
-        """As `--json` prints it."""
+        """The metrics as `--json` prints them."""
         return {"mrr": self.mrr, **{f"hits@{k}": value for k, value in self.hits.items()}, "mean_rank": self.mean_rank}
 
 

@@ -86,7 +86,7 @@ class EdgeBatches:
                 self._ends = file.ends
 
     def plan(self, epoch: int) -> EpochPlan:
-        """What epoch `epoch` does."""
+        """The plan of an epoch: its batches and the order of its edges."""
         size = self.options.batch_size
         if not self.options.partitions:
             return EpochPlan(size, None, (self.count,), (None,), lambda _: self._shuffled(self.options.seed, epoch, self.count))

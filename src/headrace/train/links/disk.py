@@ -36,7 +36,7 @@ class DiskLinkRecipe(LinkRecipe):
         self._earlier_use: dict[str, float] = {}  # and in the epochs before
 
     def batches(self, epoch: int, first: int) -> Iterator[FlowBatch]:
-        """As in memory. What checkpoints write between flights is not counted as part of an epoch."""
+        """The batches of an epoch. Bytes that checkpoints write between flights are not counted as the epoch's."""
         if epoch != self._epoch:
             self._earlier_use = _added(self._earlier_use, self._epoch_use)
             self._epoch, self._epoch_use = epoch, {}

@@ -61,7 +61,7 @@ class LinkResult:
     repeats: dict[str, Any] | None = None  # mean and spread of the MRR over several seeds; the rest is of the last
 
     def summary(self) -> dict[str, Any]:
-        """As `result.json` and `--json` have it."""
+        """The result as `result.json` and `--json` write it."""
         run = None if self.run is None else str(self.run)
         facts = {"bytes": self.bytes, "disk": self.disk, "peak_memory": self.peak_memory, "run": run}
         facts |= {} if self.plan is None else {"plan": self.plan}
@@ -106,9 +106,9 @@ def link(
     data = as_dataset(data)
     note = ""
     if options is None or isinstance(options, Mapping):
-        given = {} if options is None else options
-        options = suited_options(data, given)
-        note = chosen_words(options, given)
+        chosen = {} if options is None else options
+        options = suited_options(data, chosen)
+        note = chosen_words(options, chosen)
     if not isinstance(options, LinkOptions):
         raise TypeError(f"options must be LinkOptions, not {type(options).__name__}: a decoder is passed as model=")
     if options.storage == "disk" and out is None:
@@ -175,17 +175,17 @@ def _maker(model: Decoder | Callable[[], Decoder] | None, edges: LinkData, optio
     if isinstance(model, Decoder) and options.repeats > 1:
         raise ValueError("repeats need a decoder each: pass a function that makes one")
     make = partial(_itself, model) if isinstance(model, Decoder) else model
-    made = make()
-    if not isinstance(made, Decoder):
-        raise TypeError(f"model must be a decoder (headrace.nn.Decoder) or a function that makes one, not {type(made).__name__}")
-    usual = decoder_of(edges.num_relations, replace(options, decoder=made.name, reciprocal=made.reciprocal))
-    if made.relation.shape != usual.relation.shape or made.dim != options.dim:
+    decoder = make()
+    if not isinstance(decoder, Decoder):
+        raise TypeError(f"model must be a decoder (headrace.nn.Decoder) or a function that makes one, not {type(decoder).__name__}")
+    usual = decoder_of(edges.num_relations, replace(options, decoder=decoder.name, reciprocal=decoder.reciprocal))
+    if decoder.relation.shape != usual.relation.shape or decoder.dim != options.dim:
         raise ValueError(
-            f"the decoder has dim {made.dim} and parameters {list(made.relation.shape)}: the options ask for dim {options.dim}, "
-            f"and the data for {list(usual.relation.shape)}"
+            f"the decoder has dim {decoder.dim} and parameters {list(decoder.relation.shape)}: "
+            f"the options ask for dim {options.dim}, and the data for {list(usual.relation.shape)}"
         )
-    if options.decoder not in ("auto", made.name):
-        raise ValueError(f"the options name decoder {options.decoder}, and the model is {made.name}: leave one of them out")
+    if options.decoder not in ("auto", decoder.name):
+        raise ValueError(f"the options name decoder {options.decoder}, and the model is {decoder.name}: leave one of them out")
     return make
 
 

@@ -159,7 +159,7 @@ class LinkMemory:
         return parts
 
     def _encoder(self) -> dict[str, int]:
-        """What an encoder adds."""
+        """The bytes that an encoder adds, by name."""
         options, share = self.options, self.resident
         parts = {"graph at hand": int(_GRAPH_BYTES * self.train * share**2 + _NODE_BYTES * self.nodes * share)}
         rows, edges = self._sampled(int(self.nodes * share))
@@ -244,7 +244,7 @@ def slot_bytes(options: LinkOptions, *, nodes: int, state: int) -> int:
 
 
 def ranking_memory(options: LinkOptions) -> int:
-    """What `rank` is given, which is about a quarter of what it takes: 1/32 of `memory`, if there is such a limit."""
+    """The memory limit passed to `rank`: 1/32 of `memory`, if there is such a limit. Ranking takes about four times as much."""
     return _ranking_memory(options.memory_bytes)
 
 

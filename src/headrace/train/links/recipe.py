@@ -27,10 +27,10 @@ from headrace.train.links.flow import FlowBatch, LinkFlow
 from headrace.train.links.memory import ranking_memory
 from headrace.train.links.options import LinkOptions
 from headrace.train.measure import Measure
-from headrace.train.optimize import learning_rate
 from headrace.train.options import LoopOptions
 from headrace.train.recipe import Progress, Recipe, Step, swap
 from headrace.train.run import Run
+from headrace.train.steps.optimize import learning_rate
 from headrace.train.watching.clock import Clock
 from headrace.train.watching.watch import Watcher
 

@@ -18,29 +18,29 @@ _NEGATIVES = 500
 _PENALTY = {"regularizer": "n3", "regularization": 0.02}
 
 
-def suited_options(data: Dataset, given: Mapping[str, Any]) -> LinkOptions:
-    """The options that are `given`, and others that suit the data: epochs by its size, and what knowledge graphs are trained with.
+def suited_options(data: Dataset, chosen: Mapping[str, Any]) -> LinkOptions:
+    """The options that were `chosen`, and others that suit the data: epochs by its size, what knowledge graphs are trained with.
 
     >>> import headrace as hr
     >>> options = suited_options(hr.load("facts"), {"dim": 32})
     >>> options.dim, options.regularizer, options.negatives
     (32, 'n3', 300)
     """
-    asked = LinkOptions(**given)
+    asked = LinkOptions(**chosen)
     more: dict[str, Any] = {}
     edges = next((len(data.extra[name]) for name in ("train", "triples") if name in data.extra), data.num_edges)
-    if "epochs" not in given:
+    if "epochs" not in chosen:
         more["epochs"] = min(max(_STEPS * asked.batch_size // max(edges, 1), _FEWEST), _MOST)
     if _is_knowledge(data) and data.num_nodes <= _NODES and _is_usual(asked):
         more |= _KNOWLEDGE | {"negatives": min(_NEGATIVES, data.num_nodes)}
-        more |= {} if given.keys() & _PENALTY.keys() else _PENALTY
-    return LinkOptions(**{**more, **given})
+        more |= {} if chosen.keys() & _PENALTY.keys() else _PENALTY
+    return LinkOptions(**{**more, **chosen})
 
 
-def chosen_words(options: LinkOptions, given: Mapping[str, Any]) -> str:
+def chosen_words(options: LinkOptions, chosen: Mapping[str, Any]) -> str:
     """What `suited_options` chose otherwise than `LinkOptions` does, in words; empty if nothing."""
     usual = LinkOptions()
-    names = [field.name for field in fields(options) if field.name not in given]
+    names = [field.name for field in fields(options) if field.name not in chosen]
     others = [name for name in names if getattr(options, name) != getattr(usual, name)]
     return ", ".join(f"{name} {getattr(options, name)}" for name in others)
 

@@ -42,10 +42,10 @@ from headrace.nn import GNN
 from headrace.nn.node_losses import loss_weight
 from headrace.ranks import Exchange
 from headrace.train.fit import Setup
-from headrace.train.inference.infer_split import rows_of_all
+from headrace.train.inference.layerwise.infer_split import rows_of_all
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.parallel import closing
-from headrace.train.nodes.push_pull import summed_over
+from headrace.train.nodes.over_ranks.parallel import closing
+from headrace.train.nodes.over_ranks.push_pull import summed_over
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.spending import Spending
 from headrace.train.recipe import LossError, Progress, Step

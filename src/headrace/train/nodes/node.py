@@ -21,9 +21,9 @@ from headrace.train.measure import Spread, spreads
 from headrace.train.nodes.checks import check_model_size, check_node_data, check_own_rows
 from headrace.train.nodes.features import Scaling, scaled
 from headrace.train.nodes.options import NodeOptions
-from headrace.train.nodes.over_parts import SplitData, own_part
+from headrace.train.nodes.over_ranks.over_parts import SplitData, own_part
+from headrace.train.nodes.over_ranks.parallel import over_ranks
 from headrace.train.nodes.own_rows import OwnRows
-from headrace.train.nodes.parallel import over_ranks
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.splits import num_splits, over_splits, split_numbers, with_split
 from headrace.train.nodes.storage.stored import StoredData, stored_data
@@ -52,7 +52,7 @@ class NodeResult:
 
     @property
     def val_accuracy(self) -> Spread | None:
-        """As `test_accuracy`, of the nodes that chose the best weights."""
+        """The accuracy over repeats of the validation nodes, which chose the best weights."""
         return self._accuracy("val")
 
     def _accuracy(self, split: str) -> Spread | None:
@@ -61,7 +61,7 @@ class NodeResult:
         return self.scores.get(f"{split}_accuracy")
 
     def summary(self) -> dict[str, Any]:
-        """As `result.json` and `--json` have it."""
+        """The result as `result.json` and `--json` write it."""
         scores = {name: values.plain() for name, values in self.scores.items()}
         return {**scores, "seconds": self.seconds, "run": None if self.run is None else str(self.run)}
 

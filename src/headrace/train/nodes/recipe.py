@@ -19,8 +19,8 @@ from headrace.nn.node_losses import count_right, loss_weight, node_loss
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import Remote, Store, Tiered, hot_order, rows_for
-from headrace.train.inference.infer import infer
-from headrace.train.inference.walk import layers_of
+from headrace.train.inference.layerwise.infer import infer
+from headrace.train.inference.layerwise.walk import layers_of
 from headrace.train.nodes.captured import CapturedStep, captures, normalizes_batches
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
@@ -192,7 +192,7 @@ class NodeRecipe(Recipe):
         return facts
 
     def exchanges(self) -> list[Exchange]:
-        """What this rank sends through, for gradients and for features."""
+        """The exchanges of this rank: for gradients and for features."""
         used = [self.exchange, None if self.remote is None else self.remote.exchange]
         return [exchange for exchange in used if exchange is not None]
 

@@ -55,10 +55,10 @@ def balance(run: LoggedRun) -> dict[str, Any]:
 
 
 def _line(line: Record, count: int) -> dict[str, Any] | None:
-    truth, made = _numbers(line.get("truth")), _numbers(line.get("forecast"))
-    if not len(truth) == len(made) == count:
+    truth, forecast = _numbers(line.get("truth")), _numbers(line.get("forecast"))
+    if not len(truth) == len(forecast) == count:
         return None
-    return {"name": str(line.get("name")), "truth": [short(v) for v in truth], "forecast": [short(v) for v in made]}
+    return {"name": str(line.get("name")), "truth": [short(v) for v in truth], "forecast": [short(v) for v in forecast]}
 
 
 def _thinned(values: list[float]) -> list[float | None]:

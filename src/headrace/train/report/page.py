@@ -58,7 +58,7 @@ def page(runs: Sequence[LoggedRun]) -> str:
 
 
 def data(runs: Sequence[LoggedRun]) -> dict[str, Any]:
-    """What the scripts draw."""
+    """The data that the page's scripts draw."""
     written = datetime.now().isoformat(sep=" ", timespec="minutes")
     return {"written": written, "headrace": headrace.__version__, "runs": [_drawn(run) for run in runs]}
 

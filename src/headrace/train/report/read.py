@@ -52,7 +52,7 @@ class LoggedRun:
 
     @property
     def measures(self) -> list[Measure]:
-        """What says how good the model is, the one that decides first. A repeat knows it where the run as a whole does not."""
+        """The measures of the task, the deciding one first. Where the run does not record them, a repeat does."""
         for about in (self.about, *(repeat.about for repeat in self.repeats)):
             if measures := [measure for facts in records(about.get("measures")) if (measure := _measure(facts)) is not None]:
                 return list({measure.name: measure for measure in measures}.values())
@@ -203,6 +203,6 @@ def _lines(path: Path) -> tuple[list[Record], int]:
 
 
 def _runs_below(path: Path) -> str:
-    """What the user may have meant, where a directory of runs was given."""
+    """A hint at the runs below `path`, for a user who passed a directory of runs."""
     names = sorted(below.parent.name for below in path.glob("*/options.json"))[:3] if path.is_dir() else []
     return f"; did you mean {', '.join(str(path / name) for name in names)}?" if names else ""

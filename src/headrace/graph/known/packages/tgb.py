@@ -25,14 +25,14 @@ _WEIGHTED = ("tgbl-coin", "tgbl-review")  # time, source, target, weight
 
 def fetch(name: str) -> str:
     """The line that fetches a dataset."""
-    made = f"from tgb.linkproppred.dataset import LinkPropPredDataset; LinkPropPredDataset('{name}')"
-    return f'python -c "{made}" (pip install py-tgb)'
+    code = f"from tgb.linkproppred.dataset import LinkPropPredDataset; LinkPropPredDataset('{name}')"
+    return f'python -c "{code}" (pip install py-tgb)'
 
 
 def places() -> list[Path]:
     """Where the package puts datasets: beside its own code; and the folder `datasets`, here and above."""
-    found = find_spec("tgb")
-    own = [Path(place) / "datasets" for place in (found.submodule_search_locations or ())] if found is not None else []
+    spec = find_spec("tgb")
+    own = [Path(place) / "datasets" for place in (spec.submodule_search_locations or ())] if spec is not None else []
     here = Path.cwd()
     return [*own, *(above / "datasets" for above in (here, *here.parents))]
 

@@ -19,7 +19,7 @@ from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.store import BufferPool, Cached, FileRows, Store, returned_memory
-from headrace.train.inference.infer_rows import RowsInference
+from headrace.train.inference.layerwise.infer_rows import RowsInference
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.storage.memory import BatchSize, cache_budget
@@ -172,7 +172,7 @@ class DiskRecipe(NodeRecipe):
         return rows
 
     def _measured(self) -> BatchSize:
-        """What a batch takes, from the first one of an epoch."""
+        """The memory of a batch, measured on the first one of an epoch."""
         assert self.loader is not None
         first = self.loader(torch.arange(min(self.options.batch_size, len(self.train_nodes))))
         rows = min(int(_SLACK * len(first.n_id)), self.data.num_nodes)

@@ -13,7 +13,7 @@ _PLACE = 12  # bytes of a node in a planned cache: its slot and its next use
 
 @dataclass(frozen=True)
 class BatchSize:
-    """What a batch takes."""
+    """The memory of one batch."""
 
     rows: int  # nodes whose features are read
     row_bytes: int
@@ -41,7 +41,7 @@ class SlotBudget:
 
 
 def cache_budget(memory: int, batch: BatchSize, *, nodes: int, staleness: int) -> CacheBudget:
-    """What is left for the cache; ValueError if batches alone need more than `memory`.
+    """The memory left for the cache; ValueError if batches alone need more than `memory`.
 
     Batches: `staleness` of them whose rows are being read or are there, the one that is trained on, the rows that were missing from
     one before they are put in place, and a buffer for the next.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headrace.graph import Dataset
 from headrace.store import FileRows
 from headrace.train.fit import Setup
-from headrace.train.inference.tables import ScratchTable, filled
+from headrace.train.inference.layerwise.tables import ScratchTable, filled
 from headrace.train.nodes.checks import check_pieces, check_rows
 from headrace.train.nodes.features import Scaling
 from headrace.train.nodes.options import NodeOptions

@@ -1,0 +1,1 @@
+"""Commands that make datasets, change them and tell of them."""

@@ -1,0 +1,1 @@
+"""Commands on what was trained: predictions, rows, reports, what it cost."""
