@@ -15,7 +15,7 @@ UNDER_WAY = threading.RLock()
 
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> Iterator[None]:
-    """Record what is launched inside into `graph`, on a stream of its own, without running it.
+    """What is launched inside goes to `graph`, on a stream of its own, and does not run.
 
     One at a time, and nothing is collected meanwhile: garbage may hold page-locked memory, whose end waits for the device.
     """

@@ -47,7 +47,7 @@ class Launch:
             raise ValueError(f"stages must be at least 1, not {self.stages}")
 
     def packed(self) -> str:
-        """This launch as a string, the form in which an operator takes it."""
+        """As a string, which is what an operator takes."""
         sizes = (self.group, self.columns, self.entries, self.warps, self.window, self.rows, self.stages)
         return f"{self.variant},{','.join(str(size) for size in sizes)}"
 
@@ -71,7 +71,7 @@ _WINDOW_REUSE = {2: 2.5}  # by bytes of an element: from which reuse in a window
 
 
 def bucket_of(*, mean_degree: float, width: int, dtype: torch.dtype, alike: bool = False) -> str:
-    """The key of the table of launches: bytes of an element, width, and whether neighbors are few, alike in number, or many.
+    """What launches are tabled by: bytes of an element, width, and whether neighbors are few, alike in number, or many.
 
     >>> bucket_of(mean_degree=50, width=100, dtype=torch.float32)
     '4 bytes, width 128, degree many'
