@@ -77,7 +77,7 @@ _WINDOW_REUSE = {2: 2.5}  # by bytes of an element: from which reuse in a window
 
 
 def bucket_of(*, mean_degree: float, width: int, dtype: torch.dtype, alike: bool = False) -> str:
-    """The key of the table of launches: bytes of an element, width, and whether neighbors are few, alike in number, or many.
+    """What launches are tabled by: bytes of an element, width, and whether neighbors are few, alike in number, or many.
 
     >>> bucket_of(mean_degree=50, width=100, dtype=torch.float32)
     '4 bytes, width 128, degree many'
