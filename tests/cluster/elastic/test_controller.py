@@ -127,6 +127,25 @@ def test_steps_are_seen_in_order():
     assert steps == [(step, _key(7)) for step in (Step.LAUNCHED, Step.RETURNED, Step.ACCEPTED, Step.RETIRED)]
 
 
+def test_who_looks_for_late_calls_is_not_woken_by_launches_and_results():
+    looks, executor = 0, Manual()
+
+    class Counted(Controller):
+        def _take_rested(self):
+            nonlocal looks
+            looks += 1
+            return super()._take_rested()
+
+    with Counted(executor, patience=Patience(floor=60.0)) as controller:
+        begin = time.monotonic()
+        for interval in range(100):
+            controller.launch(_key(interval), _payload(interval))
+            time.sleep(0.001)  # a thread that was woken would look
+            executor.end(interval)
+            _collect(controller, 1)
+        assert looks <= 2 + (time.monotonic() - begin) / 0.05
+
+
 def test_a_task_is_under_way_until_its_result_was_used():
     with ThreadExecutor(1) as executor, Controller(executor) as controller:
         controller.launch(_key(0), _payload(0))

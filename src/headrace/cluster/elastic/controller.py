@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, RLock, Thread
 from types import TracebackType
 from typing import Generic
 
@@ -69,7 +69,9 @@ class Controller(Generic[K]):
         self._ready: deque[tuple[K, Arrays]] = deque()
         self._error: BaseException | None = None
         self._closed = False
-        self._changed, self._logging = Condition(), Lock()
+        lock = RLock()  # of two conditions, so that a launch or a result wakes nobody who does not wait for it
+        self._changed, self._watching = Condition(lock), Condition(lock)  # of `next_result`, and of `_watch`
+        self._logging = Lock()
         self._thread = Thread(target=self._watch, name="headrace.Controller", daemon=True)
         self._thread.start()
 
@@ -92,7 +94,8 @@ class Controller(Generic[K]):
             task = self._tasks[key] = Pending(key, payload)
             self.counts.tasks += 1
             groups = self._grouped(task)
-            self._changed.notify_all()
+            if self._gathered:
+                self._watching.notify()
         for group in groups:
             self._submit(group)
 
@@ -123,7 +126,7 @@ class Controller(Generic[K]):
         with self._changed:
             launches, self._launches = list(self._launches.values()), {}
             self._closed = True
-            self._changed.notify_all()
+            self._wake_all()
         for launch in launches:
             if not launch.future.cancel() and launch.began is not None:
                 self._record(launch, duplicates=0, gets=0, failed="Abandoned")
@@ -215,6 +218,8 @@ class Controller(Generic[K]):
             for task in again:
                 task.rests_until = time.monotonic() + self._rest * 4.0 ** (max(task.failures.values()) - 1)
             self._resting += again
+            if self._error is not None:
+                self._wake_all()
 
     def _may_try_again(self, task: Pending[K], error: TaskError) -> bool:
         """Whether a task that failed is to be launched: not while another call of it is awaited, nor after too many failures."""
@@ -250,7 +255,12 @@ class Controller(Generic[K]):
     def _end(self, error: BaseException) -> None:
         with self._changed:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        """No more results will come. Under the lock."""
+        self._changed.notify_all()
+        self._watching.notify_all()
 
     def _watch(self) -> None:
         """Launch what is late again, and a batch that has waited long enough."""
@@ -269,7 +279,7 @@ class Controller(Generic[K]):
                 left = self._gathered_at + self._linger - time.monotonic()
                 batch = self._take_batch() if self._gathered and left <= 0 else []
                 if not (again or batch):
-                    self._changed.wait(min(left, _TICK) if self._gathered else min(_TICK, self._patience.floor / 4))
+                    self._watching.wait(min(left, _TICK) if self._gathered else min(_TICK, self._patience.floor / 4))
                     continue
             try:
                 for launch in late:
