@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from concurrent.futures import Executor, Future
 
 import pytest
 import torch
@@ -96,6 +97,37 @@ def test_in_pipe_an_interval_ends_its_epoch_while_another_one_is_in_its_first_ta
     owners = TableOwners(torch.zeros(20, dtype=torch.int64), 1)
     train(model_of("sage", layers=2), data, owners=owners, flow=flow, intervals=2, observe=observe)
     assert set(waited) == {flow == "pipe"}
+
+
+class AtOnce(Executor):
+    """Computes a task as it is submitted."""
+
+    def submit(self, function, payload, /):
+        future = Future()
+        future.set_result(function(payload))
+        return future
+
+
+@pytest.mark.parametrize("flow", ["sync", "pipe"])
+@pytest.mark.parametrize("servers", [1, 3])
+def test_no_result_waits_until_a_stage_is_launched(flow, servers):
+    data, model = awkward_dataset(), model_of("gcn")
+    wanted, _ = train(model, data, servers=servers, flow=flow)
+    seen = []  # tasks that were launched and not retired, of each server, at every step
+    lock, under_way = threading.Lock(), {}
+
+    def observe(step, task):
+        with lock:
+            mine = under_way.setdefault(threading.get_ident(), set())
+            if step == Step.LAUNCHED:
+                mine.add(task)
+            elif step == Step.RETIRED:
+                mine.discard(task)
+            seen.append(len(mine))
+
+    found, _ = train(model, data, servers=servers, flow=flow, executor=AtOnce(), observe=observe, validate=True)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert max(seen) == 1
 
 
 def _dataset_of(graph):

@@ -82,7 +82,7 @@ class Controller(Generic[K]):
 
     @property
     def waiting(self) -> int:
-        """Results that nobody took yet. If they grow, there are more workers than the server can feed."""
+        """Results that nobody took yet."""
         return len(self._ready)
 
     def launch(self, key: K, payload: bytes) -> None:
@@ -105,11 +105,20 @@ class Controller(Generic[K]):
         TaskError if a task has failed for good; TimeoutError if there is no result within `timeout` seconds.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._error or self._closed, timeout)
+            if not self._ready:
+                self._wait(timeout)
             self._require_open()
             if not self._ready:
                 raise TimeoutError(f"no result in {timeout:g} seconds; {len(self._tasks)} tasks are under way")
             return self._ready.popleft()
+
+    def _wait(self, timeout: float | None) -> None:
+        """For a result, or for what ends all. Counts the seconds. Under the lock."""
+        begin, queued = time.monotonic(), getattr(self.executor, "queued", 0)
+        self._changed.wait_for(lambda: self._ready or self._error or self._closed, timeout)
+        seconds = time.monotonic() - begin
+        self.counts.waited += seconds
+        self.counts.starved += seconds if queued else 0.0
 
     def retire(self, key: K) -> None:
         """Forget a task whose result was used. Results of it that are still to come are dropped and counted."""
@@ -250,6 +259,7 @@ class Controller(Generic[K]):
             self.counts.duplicates += duplicates
             self.counts.failed += bool(failed)
             self.counts.throttled += usage.throttled
+            self.counts.computed += seconds
             self._log(record)
 
     def _end(self, error: BaseException) -> None:

@@ -34,3 +34,6 @@ class Counts:
     duplicates: int = 0
     failed: int = 0
     throttled: int = 0
+    computed: float = 0.0  # seconds that calls took, all together
+    waited: float = 0.0  # seconds that `next_result` waited
+    starved: float = 0.0  # of them, those that began while tasks waited for a worker
