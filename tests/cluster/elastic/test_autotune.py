@@ -67,7 +67,7 @@ class Model:
             self.spent += CALL_PRICE + self.held * (self.seconds - taking) * WORKER_RATE
             taking, ready, now = None, ready + (self.circulate is not None), self.seconds
             if self.tuner is not None:
-                seen = {"computed": self.computed, "waited": self.waited, "starved": self.starved}
+                seen = {"active": self.seconds, "computed": self.computed, "waited": self.waited, "starved": self.starved}
                 self.tuner.observe(self.seconds, **seen, spent=self.cost)
             self.sizes.append(allowed)
         return self
@@ -149,16 +149,25 @@ def test_there_are_never_more_workers_than_intervals_or_allowed(limit):
     assert max(tuned.sizes) == tuned.tuner.workers == (limit or 12)
 
 
-def told(tuner, begin, end, *, compute, waits, starved):
+def told(tuner, begin, end, *, compute, waits, starved, pause=0):
     """So many seconds, a result each: workers that compute, and shares of its time that the server waits."""
     for second in range(begin, end):
-        tuner.observe(second, computed=compute * second, waited=waits * second, starved=starved * second)
+        tuner.observe(
+            second * (1 + pause), active=second, computed=compute * second, waited=waits * second, starved=starved * second
+        )
 
 
 def test_workers_that_have_nothing_to_do_while_the_server_is_busy_are_taken_away():
     tuner = Autotuner(64)
     told(tuner, 0, 1000, compute=10.0, waits=0.1, starved=0.0)
     assert 10 < tuner.workers < 14
+
+
+def test_seconds_in_which_no_task_is_under_way_say_nothing():
+    """A validation, a checkpoint: server and workers rest."""
+    tuner = Autotuner(64)
+    told(tuner, 0, 1000, compute=50.0, waits=0.5, starved=0.4, pause=100)
+    assert tuner.workers == 64
 
 
 def test_workers_are_kept_where_the_server_waits_for_them():
@@ -210,7 +219,7 @@ def test_a_budget_is_used_and_kept(worker, dollars):
 
 
 def test_a_first_call_that_takes_long_is_no_measure_of_what_calls_cost():
-    tuner, nothing = Autotuner(32, budget=1.0), {"computed": 0.0, "waited": 0.0, "starved": 0.0}
+    tuner, nothing = Autotuner(32, budget=1.0), {"active": 0.0, "computed": 0.0, "waited": 0.0, "starved": 0.0}
     tuner.observe(30.0, **nothing, spent=0.2)  # a cold start
     assert tuner.workers == 32
     tuner.observe(31.0, **nothing, spent=1.0)

@@ -147,6 +147,7 @@ def test_who_looks_for_late_calls_is_not_woken_by_launches_and_results():
 
 
 def test_it_counts_how_long_calls_take_and_who_waits_for_whom():
+    begin = time.monotonic()
     with ThreadExecutor(1) as executor:
 
         def slow(payload):
@@ -172,6 +173,11 @@ def test_it_counts_how_long_calls_take_and_who_waits_for_whom():
             _collect(controller, 1)
             assert counts.waited > waited == counts.starved  # no task waits for a worker
             assert counts.computed >= 0.3
+            active = counts.active
+            time.sleep(0.2)
+            controller.launch(_key(3), _payload(3))
+            _collect(controller, 1)
+            assert 0.1 <= counts.active - active < 0.1 + time.monotonic() - begin - active - 0.2
 
 
 def test_a_task_is_under_way_until_its_result_was_used():

@@ -26,13 +26,13 @@ _MEMORY = 32  # judgements after which bounds that have met are forgotten, at fi
 
 @dataclass(frozen=True)
 class Moment:
-    """What was counted until the server had taken a result, all since the run began.
+    """What was counted until the server had taken a result, all in seconds since the run began.
 
-    computed: seconds of all calls that ended. waited: seconds that the server waited for results. starved: those of them in which
-    tasks waited for a worker.
+    active: in which tasks were under way. A server that validates, saves or is stopped is neither busy nor does it wait.
+    computed: of all calls that ended. waited: for results, by the server. starved: of those, while tasks waited for a worker.
     """
 
-    seconds: float
+    active: float
     computed: float
     waited: float
     starved: float
@@ -59,7 +59,7 @@ class Autotuner:
 
     >>> tuner = Autotuner(intervals=32)
     >>> for second in range(40):  # the server is always busy, and two calls are under way on average
-    ...     tuner.observe(second, computed=2 * second, waited=0, starved=0)
+    ...     tuner.observe(second, active=second, computed=2 * second, waited=0, starved=0)
     >>> [(change.workers, change.reason) for change in tuner.changes]
     [(32, 'as many as intervals'), (8, 'too many: 2.0 compute, and the server waits 0% of its time')]
     """
@@ -97,9 +97,9 @@ class Autotuner:
         """Whether the rest of the budget pays for no further task."""
         return self._payable < 1
 
-    def observe(self, seconds: float, *, computed: float, waited: float, starved: float, spent: float = 0.0) -> None:
+    def observe(self, seconds: float, *, active: float, computed: float, waited: float, starved: float, spent: float = 0.0) -> None:
         """Tell it of a moment, whenever the server has taken a result: see `Moment`. spent: dollars so far."""
-        moment = Moment(seconds, computed, waited, starved)
+        moment = Moment(active, computed, waited, starved)
         self._observed, self._spent = self._observed + 1, spent
         if self._payable < self.workers:
             if not self.exhausted:
@@ -111,7 +111,7 @@ class Autotuner:
         else:
             self._results += 1
             if self._results >= self._window:
-                self._judge(self._since, moment)
+                self._judge(seconds, self._since, moment)
 
     @property
     def _window(self) -> int:
@@ -131,17 +131,17 @@ class Autotuner:
             return self._most
         return min(math.floor(rest / (self._spent / self._observed)), self._most)
 
-    def _judge(self, before: Moment, now: Moment) -> None:
+    def _judge(self, seconds: float, before: Moment, now: Moment) -> None:
         self._since, self._results = now, 0
-        elapsed, workers = max(now.seconds - before.seconds, 1e-9), self.workers
+        elapsed, workers = max(now.active - before.active, 1e-9), self.workers
         used, waits = (now.computed - before.computed) / elapsed, (now.waited - before.waited) / elapsed
         starved = (now.starved - before.starved) / elapsed
         if starved > _STARVED:
             target = min(self._bounds.more(workers, math.ceil(workers / max(1 - starved, 1 / _FAST))), self._payable)
-            self._change(now.seconds, target, f"too few: the server waits {starved:.0%} of its time, and tasks wait for workers")
+            self._change(seconds, target, f"too few: the server waits {starved:.0%} of its time, and tasks wait for workers")
         elif waits < 1 - _BUSY and used + 1 < _USED * workers:
             target = self._bounds.fewer(workers, math.ceil((used + 1) / _USED))
-            self._change(now.seconds, target, f"too many: {used:.1f} compute, and the server waits {waits:.0%} of its time")
+            self._change(seconds, target, f"too many: {used:.1f} compute, and the server waits {waits:.0%} of its time")
 
     def _change(self, seconds: float, workers: int, reason: str) -> None:
         if workers != self.workers:

@@ -66,6 +66,7 @@ class Controller(Generic[K]):
         self._rest, self._resting = rest, list[Pending[K]]()  # tasks that failed, and are to be launched again
         self._gathered: list[Pending[K]] = []  # of the next batch
         self._gathered_at = 0.0
+        self._active_until = 0.0
         self._ready: deque[tuple[K, Arrays]] = deque()
         self._error: BaseException | None = None
         self._closed = False
@@ -91,6 +92,8 @@ class Controller(Generic[K]):
             self._require_open()
             if key in self._tasks:
                 raise ValueError(f"task {key} is under way already")
+            if not self._tasks:
+                self._active_until = time.monotonic()
             task = self._tasks[key] = Pending(key, payload)
             self.counts.tasks += 1
             groups = self._grouped(task)
@@ -128,6 +131,8 @@ class Controller(Generic[K]):
                 raise ValueError(f"task {key} cannot be retired: it has no result")
             task.step = Step.RETIRED
             del self._tasks[key]
+            now = time.monotonic()
+            self.counts.active, self._active_until = self.counts.active + now - self._active_until, now
         self._observe(Step.RETIRED, key)
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class Tuned:
     def __call__(self) -> None:
         """A result was taken."""
         tuner, counts = self._tuner, self._controller.counts
-        seen = {"computed": counts.computed, "waited": counts.waited, "starved": counts.starved}
+        seen = {name: getattr(counts, name) for name in ("active", "computed", "waited", "starved")}
         tuner.observe(monotonic() - self._began, **seen, spent=self._spending.dollars)
         if tuner.workers != self._executor.workers:
             self._executor.resize(tuner.workers)
