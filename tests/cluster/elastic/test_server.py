@@ -10,7 +10,7 @@ import torch
 
 import headrace as hr
 from elastic_servers import CLASSES, FEATURES, awkward_dataset, distance, expected, model_of, predicted, train
-from headrace.cluster.elastic import Step, vertex
+from headrace.cluster.elastic import Step, check_calls, vertex
 from headrace.store import TableOwners
 
 MODELS = ["sage", "gcn", "gin"]
@@ -176,3 +176,22 @@ def test_a_validation_predicts_what_the_model_does(kind, servers):
     _, done = train(model, data, servers=servers, validate=True)
     for one in done:
         assert float((one.predicted - wanted[one.at.ids]).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gin"])
+def test_an_interval_too_large_for_a_call_is_refused_with_the_rows_that_fit(kind):
+    sizes = []
+
+    class Weighed(AtOnce):
+        def submit(self, function, payload, /):
+            future = super().submit(function, payload)
+            sizes.append(max(len(payload), len(future.result())))
+            return future
+
+    data, model = awkward_dataset(nodes=4000, edges=12_000), model_of(kind)
+    _, (done,) = train(model, data, intervals=2, executor=Weighed(), validate=True)
+    check_calls(done.server, 2 * max(sizes))
+    with pytest.raises(ValueError, match=r"a call carries \d+ bytes, which is \d+ rows of this model, and an interval has up to"):
+        check_calls(done.server, max(sizes) - 1)  # it never lets pass what is too large
+    with pytest.raises(ValueError, match=r"which is 0 rows of this model.*: give --objects"):
+        check_calls(done.server, 100)

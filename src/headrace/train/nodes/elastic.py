@@ -31,6 +31,7 @@ from headrace.cluster.elastic import (
     PoolExecutor,
     Server,
     Shelf,
+    check_calls,
     open_objects,
     refuse_batch_norms,
     server_memory,
@@ -92,6 +93,8 @@ class ElasticRecipe(NodeRecipe):
             fusion=options.fusion,
         )
         setup.opened.push(closing(self.server.close))
+        if isinstance(executor, LambdaExecutor) and objects is None:
+            check_calls(self.server, executor.payload_limit)
         self._executor, self._watcher = executor, setup.watcher
         self._memory = 0  # bytes, told before the first epoch
         self._tuned: Tuned | None = None
