@@ -58,7 +58,7 @@ class Autotuner:
     epoch: tasks of an epoch. It judges by whole epochs: stages of an epoch need workers unequally.
 
     >>> tuner = Autotuner(intervals=32)
-    >>> for second in range(40):  # the server is always busy, and two calls are under way on average
+    >>> for second in range(80):  # the server is always busy, and two calls are under way on average
     ...     tuner.observe(second, active=second, computed=2 * second, waited=0, starved=0)
     >>> [(change.workers, change.reason) for change in tuner.changes]
     [(32, 'as many as intervals'), (8, 'too many: 2.0 compute, and the server waits 0% of its time')]
