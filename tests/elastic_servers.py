@@ -71,6 +71,7 @@ class Trained:
     """What a server came to: its sums, the rows it holds, its counts."""
 
     def __init__(self, server, flow, validate):
+        self.server = server
         server.train(range(1), flow=flow)
         self.total = server.store.take()
         self.loss, self.weight, self.right = torch.stack([server.totals[0][i] for i in sorted(server.totals[0])]).sum(0).tolist()

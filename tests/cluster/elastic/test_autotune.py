@@ -32,6 +32,9 @@ class Model:
     later: float | None = None  # seconds of a task in the second half of the run
     spent: float = 0.0
     seconds: float = 0.0
+    computed: float = 0.0
+    waited: float = 0.0
+    starved: float = 0.0
     done: int = 0
     sizes: list[int] = field(default_factory=list)
 
@@ -40,7 +43,7 @@ class Model:
         ready = self.circulate if self.circulate is not None else tasks
         computing: list[tuple[float, float]] = []  # end and begin of each call
         queue: list[float] = []  # begins of calls whose results wait
-        free_at, taking = 0.0, None
+        free_at, taking, now = 0.0, None, 0.0
         while self.done < tasks and not (self.tuner is not None and self.tuner.exhausted):
             allowed = self.fixed if self.tuner is None else self.tuner.workers
             while ready and len(computing) + self.held * (len(queue) + (taking is not None)) < allowed:
@@ -51,15 +54,21 @@ class Model:
                 taking, free_at = queue.pop(0), self.seconds + self.server * draw.uniform(1 - self.noise, 1 + self.noise)
             if computing and (taking is None or computing[0][0] <= free_at):
                 self.seconds, begin = heapq.heappop(computing)
+                self.computed += self.seconds - begin
+                if taking is None:
+                    self.waited += self.seconds - now
+                    self.starved += (self.seconds - now) * (ready > 0)
                 queue.append(begin)
+                now = self.seconds
                 self.spent += 0 if self.held else (self.seconds - begin) * WORKER_RATE
                 continue
             assert taking is not None
             self.seconds, self.done = free_at, self.done + 1
             self.spent += CALL_PRICE + self.held * (self.seconds - taking) * WORKER_RATE
-            taking, ready = None, ready + (self.circulate is not None)
+            taking, ready, now = None, ready + (self.circulate is not None), self.seconds
             if self.tuner is not None:
-                self.tuner.observe(self.seconds, results=len(queue), tasks=ready, spent=self.cost)
+                seen = {"active": self.seconds, "computed": self.computed, "waited": self.waited, "starved": self.starved}
+                self.tuner.observe(self.seconds, **seen, spent=self.cost)
             self.sizes.append(allowed)
         return self
 
@@ -140,25 +149,50 @@ def test_there_are_never_more_workers_than_intervals_or_allowed(limit):
     assert max(tuned.sizes) == tuned.tuner.workers == (limit or 12)
 
 
+def told(tuner, begin, end, *, compute, waits, starved, pause=0):
+    """So many seconds, a result each: workers that compute, and shares of its time that the server waits."""
+    for second in range(begin, end):
+        tuner.observe(
+            second * (1 + pause), active=second, computed=compute * second, waited=waits * second, starved=starved * second
+        )
+
+
+def test_workers_that_have_nothing_to_do_while_the_server_is_busy_are_taken_away():
+    tuner = Autotuner(64)
+    told(tuner, 0, 1000, compute=10.0, waits=0.1, starved=0.0)
+    assert 10 < tuner.workers < 14
+
+
+def test_seconds_in_which_no_task_is_under_way_say_nothing():
+    """A validation, a checkpoint: server and workers rest."""
+    tuner = Autotuner(64)
+    told(tuner, 0, 1000, compute=50.0, waits=0.5, starved=0.4, pause=100)
+    assert tuner.workers == 64
+
+
+def test_workers_are_kept_where_the_server_waits_for_them():
+    """A stage may need them all at once, and another none."""
+    tuner = Autotuner(64)
+    told(tuner, 0, 1000, compute=10.0, waits=0.5, starved=0.0)
+    assert tuner.workers == 64
+
+
 def test_nothing_is_added_while_no_task_waits():
     tuner = Autotuner(64)
-    for moment in range(100):  # workers are too many: most results wait
-        tuner.observe(float(moment), results=40, tasks=0)
+    told(tuner, 0, 1000, compute=10.0, waits=0.0, starved=0.0)
     workers = tuner.workers
-    assert workers < 64
-    for moment in range(100, 1000):  # a last layer runs out: the server waits, and there is no task that a worker could take
-        tuner.observe(2.0 * moment, results=moment % 10 == 0, tasks=0)
+    told(tuner, 1000, 2000, compute=10.0, waits=0.9, starved=0.0)  # the end of an epoch: no task that a worker could take
     assert tuner.workers == workers
+    told(tuner, 2000, 2300, compute=10.0, waits=0.9, starved=0.9)
+    assert tuner.workers > workers
 
 
-def test_results_of_calls_from_before_a_change_do_not_count():
-    tuner = Autotuner(64)
-    for moment in range(200):
-        tuner.observe(float(moment), results=40, tasks=0)
-    _, first, second, third, *_ = tuner.changes
-    assert first.seconds == 24  # there were none
-    assert second.seconds - first.seconds == 64 + max(first.workers, 24) + 1
-    assert third.seconds - second.seconds == first.workers + max(second.workers, 24) + 1
+def test_it_judges_by_whole_epochs_and_not_by_calls_from_before_a_change():
+    tuner = Autotuner(64, epoch=96)
+    told(tuner, 0, 1000, compute=4.0, waits=0.0, starved=0.0)
+    _, first, second, *_ = tuner.changes
+    assert (first.workers, first.seconds) == (16, 64 + 96)
+    assert (second.workers, second.seconds) == (6, first.seconds + 64 + 96 + 1)
 
 
 def test_each_change_has_a_reason_and_a_time():
@@ -169,7 +203,7 @@ def test_each_change_has_a_reason_and_a_time():
     for before, after in pairwise(changes):
         assert before.seconds <= after.seconds <= tuned.seconds
         assert before.workers != after.workers
-        words = "results wait at the server" if after.workers < before.workers else "tasks wait for workers"
+        words = "compute, and the server waits" if after.workers < before.workers else "tasks wait for workers"
         assert words in after.reason
 
 
@@ -185,10 +219,10 @@ def test_a_budget_is_used_and_kept(worker, dollars):
 
 
 def test_a_first_call_that_takes_long_is_no_measure_of_what_calls_cost():
-    tuner = Autotuner(32, budget=1.0)
-    tuner.observe(30.0, results=0, tasks=0, spent=0.2)  # a cold start
+    tuner, nothing = Autotuner(32, budget=1.0), {"active": 0.0, "computed": 0.0, "waited": 0.0, "starved": 0.0}
+    tuner.observe(30.0, **nothing, spent=0.2)  # a cold start
     assert tuner.workers == 32
-    tuner.observe(31.0, results=0, tasks=0, spent=1.0)
+    tuner.observe(31.0, **nothing, spent=1.0)
     assert tuner.exhausted
 
 

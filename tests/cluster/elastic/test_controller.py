@@ -127,6 +127,59 @@ def test_steps_are_seen_in_order():
     assert steps == [(step, _key(7)) for step in (Step.LAUNCHED, Step.RETURNED, Step.ACCEPTED, Step.RETIRED)]
 
 
+def test_who_looks_for_late_calls_is_not_woken_by_launches_and_results():
+    looks, executor = 0, Manual()
+
+    class Counted(Controller):
+        def _take_rested(self):
+            nonlocal looks
+            looks += 1
+            return super()._take_rested()
+
+    with Counted(executor, patience=Patience(floor=60.0)) as controller:
+        begin = time.monotonic()
+        for interval in range(100):
+            controller.launch(_key(interval), _payload(interval))
+            time.sleep(0.001)  # a thread that was woken would look
+            executor.end(interval)
+            _collect(controller, 1)
+        assert looks <= 2 + (time.monotonic() - begin) / 0.05
+
+
+def test_it_counts_how_long_calls_take_and_who_waits_for_whom():
+    begin = time.monotonic()
+    with ThreadExecutor(1) as executor:
+
+        def slow(payload):
+            time.sleep(0.1)
+            return run_task(payload)
+
+        with Controller(executor, function=slow) as controller:
+            controller.launch(_key(0), _payload(0))
+            controller.launch(_key(1), _payload(1))
+            while executor.queued > 1:  # a worker has the first
+                time.sleep(0.001)
+            _collect(controller, 1)
+            counts = controller.counts
+            waited = counts.waited
+            assert 0.02 < counts.starved == waited  # the second waits for a worker
+            while not controller.waiting:
+                time.sleep(0.001)
+            _collect(controller, 1)  # the result is there
+            assert counts.waited == waited
+            controller.launch(_key(2), _payload(2))
+            while executor.queued:
+                time.sleep(0.001)
+            _collect(controller, 1)
+            assert counts.waited > waited == counts.starved  # no task waits for a worker
+            assert counts.computed >= 0.3
+            active = counts.active
+            time.sleep(0.2)
+            controller.launch(_key(3), _payload(3))
+            _collect(controller, 1)
+            assert 0.1 <= counts.active - active < 0.1 + time.monotonic() - begin - active - 0.2
+
+
 def test_a_task_is_under_way_until_its_result_was_used():
     with ThreadExecutor(1) as executor, Controller(executor) as controller:
         controller.launch(_key(0), _payload(0))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from elastic_servers import model_of, part_with, train
+from headrace.cluster import cut
 from headrace.cluster.elastic import Neighborhood
 from headrace.cluster.elastic.neighborhood import bytes_per_epoch
 from headrace.store import TableOwners, hash_owners
@@ -145,7 +146,18 @@ def test_intervals_have_about_equal_work():
     for interval in at.own_intervals:
         begin, end = at.range_of(interval)
         work.append(end - begin + sum(int(r.indptr[end] - r.indptr[begin]) for r in (at.forward, at.backward)))
-    assert max(work) < 1.1 * min(work)
+    row = 1 + at.forward.indptr.diff() + at.backward.indptr.diff()  # rows are not cut
+    assert max(work) - min(work) <= 2 * int(row.max())
+    assert max(work) < 1.25 * min(work)
+
+
+def test_on_one_server_neighbors_that_are_near_are_in_near_intervals():
+    nodes = torch.arange(320)
+    graph = hr.Graph.from_edges(nodes[:-1], nodes[1:])
+    data = hr.Dataset(graph, x=torch.zeros(320, 2), y=torch.zeros(320, dtype=torch.int64), splits={"train": nodes})
+    at = Neighborhood(cut(data, 0, parts=1), intervals=32, exchange=None)
+    assert at.reads(at.forward) == {i: {max(i - 1, 0), i} for i in range(32)}
+    assert at.reads(at.backward) == {i: {i, min(i + 1, 31)} for i in range(32)}
 
 
 def test_the_exchange_of_an_epoch_counts_the_bytes_of_the_formula():

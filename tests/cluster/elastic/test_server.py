@@ -3,13 +3,14 @@
 import random
 import threading
 import time
+from concurrent.futures import Executor, Future
 
 import pytest
 import torch
 
 import headrace as hr
 from elastic_servers import CLASSES, FEATURES, awkward_dataset, distance, expected, model_of, predicted, train
-from headrace.cluster.elastic import Step, vertex
+from headrace.cluster.elastic import Step, check_calls, vertex
 from headrace.store import TableOwners
 
 MODELS = ["sage", "gcn", "gin"]
@@ -98,6 +99,37 @@ def test_in_pipe_an_interval_ends_its_epoch_while_another_one_is_in_its_first_ta
     assert set(waited) == {flow == "pipe"}
 
 
+class AtOnce(Executor):
+    """Computes a task as it is submitted."""
+
+    def submit(self, function, payload, /):
+        future = Future()
+        future.set_result(function(payload))
+        return future
+
+
+@pytest.mark.parametrize("flow", ["sync", "pipe"])
+@pytest.mark.parametrize("servers", [1, 3])
+def test_no_result_waits_until_a_stage_is_launched(flow, servers):
+    data, model = awkward_dataset(), model_of("gcn")
+    wanted, _ = train(model, data, servers=servers, flow=flow)
+    seen = []  # tasks that were launched and not retired, of each server, at every step
+    lock, under_way = threading.Lock(), {}
+
+    def observe(step, task):
+        with lock:
+            mine = under_way.setdefault(threading.get_ident(), set())
+            if step == Step.LAUNCHED:
+                mine.add(task)
+            elif step == Step.RETIRED:
+                mine.discard(task)
+            seen.append(len(mine))
+
+    found, _ = train(model, data, servers=servers, flow=flow, executor=AtOnce(), observe=observe, validate=True)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert max(seen) == 1
+
+
 def _dataset_of(graph):
     """All nodes train."""
     draw = torch.Generator().manual_seed(2)
@@ -144,3 +176,22 @@ def test_a_validation_predicts_what_the_model_does(kind, servers):
     _, done = train(model, data, servers=servers, validate=True)
     for one in done:
         assert float((one.predicted - wanted[one.at.ids]).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gin"])
+def test_an_interval_too_large_for_a_call_is_refused_with_the_rows_that_fit(kind):
+    sizes = []
+
+    class Weighed(AtOnce):
+        def submit(self, function, payload, /):
+            future = super().submit(function, payload)
+            sizes.append(max(len(payload), len(future.result())))
+            return future
+
+    data, model = awkward_dataset(nodes=4000, edges=12_000), model_of(kind)
+    _, (done,) = train(model, data, intervals=2, executor=Weighed(), validate=True)
+    check_calls(done.server, 2 * max(sizes))
+    with pytest.raises(ValueError, match=r"a call carries \d+ bytes, which is \d+ rows of this model, and an interval has up to"):
+        check_calls(done.server, max(sizes) - 1)  # it never lets pass what is too large
+    with pytest.raises(ValueError, match=r"which is 0 rows of this model.*: give --objects"):
+        check_calls(done.server, 100)

@@ -4,7 +4,7 @@ from headrace.cluster.elastic.autotune import Autotuner, Change
 from headrace.cluster.elastic.control.patience import Patience
 from headrace.cluster.elastic.control.records import CallRecord, Counts
 from headrace.cluster.elastic.controller import Controller
-from headrace.cluster.elastic.estimate import server_memory
+from headrace.cluster.elastic.estimate import check_calls, server_memory
 from headrace.cluster.elastic.neighborhood import Neighborhood
 from headrace.cluster.elastic.norms import refuse_batch_norms
 from headrace.cluster.elastic.parameter_store import ParameterStore
@@ -58,6 +58,7 @@ __all__ = [
     "Vertex",
     "Worker",
     "WorkerLostError",
+    "check_calls",
     "open_objects",
     "operation",
     "pack",

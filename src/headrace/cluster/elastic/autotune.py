@@ -1,35 +1,41 @@
-"""`Autotuner`: how many workers a server can use. Told the lengths of its queues, it adds workers or takes some away.
+"""`Autotuner`: how many workers a server can use. Told how server and workers spend their time, it adds workers or takes some away.
 
-Dorylus (Thorpe et al., OSDI'21) begins with min(intervals, 100) workers. A queue of results that grows at the server
-means that workers are faster than it: their results wait, and a call is paid while its result waits. A queue that has drained
-means that the server waits for workers. The paper leaves open by how much to change. Here each change is estimated from the
-queue, then searched between two bounds: the most workers that were too few and the fewest that were too many.
+Dorylus (Thorpe et al., OSDI'21) begins with min(intervals, 100) workers, and changes the number as the server's queue of results
+grows or drains. A server that takes results as soon as they are there has no such queue, so here both sides are measured by time.
+Where the server is busy and workers are not, there are too many: their results wait for the server, or they for work. Where the
+server waits for results while tasks wait for a worker, there are too few. The paper leaves open by how much to change. Here each
+change is estimated from these times, then searched between two bounds: the most workers that were too few and the fewest that were
+too many.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import fmean
 
 _FIRST = 100  # workers to begin with, if there are as many intervals
-_WINDOW = 24  # moments to judge by, at least
+_WINDOW = 24  # results to judge by, at least
 _CHANGES, _LONGEST = 4, 8  # a window more after so many changes, up to so many windows
-_SPARE = 2  # results that wait at every moment: there are too many workers
-_IDLE = 0.15  # share of its time that the server waits for results: there are too few
+_BUSY = 0.8  # share of its time that the server works: more workers than compute are too many
+_USED = 0.9  # share of the workers that compute, beside one whose result is taken: with less there are too many
+_STARVED = 0.13  # share of its time that the server waits for results while tasks wait for workers: there are too few
 _FAST, _CAREFUL = 4.0, 1.15  # largest factor of a change: in a first search, and after bounds have met
+_STALE = 2.0  # an estimate so far beyond a bound: the work has changed, and the bound is forgotten
 _MEMORY = 32  # judgements after which bounds that have met are forgotten, at first: the work may have changed
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When the server had taken a result, and what waited then: other results, and tasks for a worker."""
+    """What was counted until the server had taken a result, all in seconds since the run began.
 
-    seconds: float
-    results: int
-    tasks: int
+    active: in which tasks were under way. A server that validates, saves or is stopped is neither busy nor does it wait.
+    computed: of all calls that ended. waited: for results, by the server. starved: of those, while tasks waited for a worker.
+    """
+
+    active: float
+    computed: float
+    waited: float
+    starved: float
 
 
 @dataclass(frozen=True)
@@ -49,17 +55,19 @@ class Autotuner:
     limit: workers that the cloud allows, if fewer.
     budget: dollars that may be spent. Near its end there are never more workers than tasks that the rest pays for; when it pays for
         none, `exhausted` is true.
+    epoch: tasks of an epoch. It judges by whole epochs: stages of an epoch need workers unequally.
 
     >>> tuner = Autotuner(intervals=32)
-    >>> for second in range(30):
-    ...     tuner.observe(second, results=20, tasks=0)
+    >>> for second in range(80):  # the server is always busy, and two calls are under way on average
+    ...     tuner.observe(second, active=second, computed=2 * second, waited=0, starved=0)
     >>> [(change.workers, change.reason) for change in tuner.changes]
-    [(32, 'as many as intervals'), (13, 'too many: 20.0 results wait at the server')]
+    [(32, 'as many as intervals'), (8, 'too many: 2.0 compute, and the server waits 0% of its time')]
     """
 
     intervals: int
     limit: int | None = None
     budget: float | None = None
+    epoch: int = _WINDOW
     changes: list[Change] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -70,9 +78,9 @@ class Autotuner:
         if self.budget is not None and not self.budget > 0:
             raise ValueError(f"budget must be a positive number of dollars, not {self.budget}")
         self._most = min(self.intervals, self.limit or self.intervals)
-        self._moments: list[Moment] = []  # since the last judgement
-        self._settling = 0  # first moments of them, which show calls from before the last change
-        self._service: float | None = None  # seconds that the server needs for a result
+        self._since: Moment | None = None  # the last judgement, or a change and the calls from before it
+        self._results = 0  # since then
+        self._settling = self._most  # results that show the start, or calls from before the last change
         self._bounds = _Bounds()
         self._observed, self._spent = 0, 0.0
         workers = min(self._most, _FIRST)
@@ -89,25 +97,27 @@ class Autotuner:
         """Whether the rest of the budget pays for no further task."""
         return self._payable < 1
 
-    def observe(self, seconds: float, *, results: int, tasks: int, spent: float = 0.0) -> None:
-        """Tell it of a moment: whenever the server has taken a result.
-
-        seconds: since the run began. results: how many wait at the server. tasks: how many wait for a worker. spent: dollars for
-        servers and calls so far.
-        """
-        self._moments.append(Moment(seconds, results, tasks))
+    def observe(self, seconds: float, *, active: float, computed: float, waited: float, starved: float, spent: float = 0.0) -> None:
+        """Tell it of a moment, whenever the server has taken a result: see `Moment`. spent: dollars so far."""
+        moment = Moment(active, computed, waited, starved)
         self._observed, self._spent = self._observed + 1, spent
         if self._payable < self.workers:
             if not self.exhausted:
                 self._change(seconds, self._payable, f"the budget pays for {self._payable} more tasks")
-        elif len(self._moments) > self._settling + self._window:
-            self._judge(seconds)
+        elif self._settling:
+            self._settling -= 1
+        elif self._since is None:
+            self._since = moment
+        else:
+            self._results += 1
+            if self._results >= self._window:
+                self._judge(seconds, self._since, moment)
 
     @property
     def _window(self) -> int:
-        """Moments to judge by: at least a result of each worker; more after many changes, so that chance decides less and less."""
+        """Results to judge by: at least one of each worker; more after many changes, so that chance decides less and less."""
         changes = len(self.changes) - 1
-        return max(_WINDOW * min(1 + changes // _CHANGES, _LONGEST), self.workers if changes else 0)
+        return max(self.epoch * min(1 + changes // _CHANGES, _LONGEST), _WINDOW, self.workers)
 
     @property
     def _payable(self) -> int:
@@ -121,21 +131,21 @@ class Autotuner:
             return self._most
         return min(math.floor(rest / (self._spent / self._observed)), self._most)
 
-    def _judge(self, seconds: float) -> None:
-        moments, workers = self._moments[self._settling :], self.workers
-        self._moments, self._settling = [], 0
-        self._service = service_seconds(moments) or self._service
-        waiting, idle = mean_waiting(moments), idle_share(moments, self._service)
-        if waiting:
-            target = self._bounds.fewer(workers, workers - round(waiting) + 1)
-            self._change(seconds, target, f"too many: {waiting:.1f} results wait at the server")
-        elif idle > _IDLE and all(moment.tasks for moment in moments):
-            target = min(self._bounds.more(workers, math.ceil(workers / max(1 - idle, 1 / _FAST))), self._payable)
-            self._change(seconds, target, f"too few: the server waits {idle:.0%} of its time, and tasks wait for workers")
+    def _judge(self, seconds: float, before: Moment, now: Moment) -> None:
+        self._since, self._results = now, 0
+        elapsed, workers = max(now.active - before.active, 1e-9), self.workers
+        used, waits = (now.computed - before.computed) / elapsed, (now.waited - before.waited) / elapsed
+        starved = (now.starved - before.starved) / elapsed
+        if starved > _STARVED:
+            target = min(self._bounds.more(workers, math.ceil(workers / max(1 - starved, 1 / _FAST))), self._payable)
+            self._change(seconds, target, f"too few: the server waits {starved:.0%} of its time, and tasks wait for workers")
+        elif waits < 1 - _BUSY and used + 1 < _USED * workers:
+            target = self._bounds.fewer(workers, math.ceil((used + 1) / _USED))
+            self._change(seconds, target, f"too many: {used:.1f} compute, and the server waits {waits:.0%} of its time")
 
     def _change(self, seconds: float, workers: int, reason: str) -> None:
         if workers != self.workers:
-            self._moments, self._settling = [], max(workers, self.workers)
+            self._since, self._results, self._settling = None, 0, max(workers, self.workers)
             self.changes.append(Change(seconds, workers, reason))
 
 
@@ -151,12 +161,12 @@ class _Bounds:
 
     def fewer(self, workers: int, estimate: int) -> int:
         """What to try where `workers` were too many."""
-        self.low, self.high = self.low if self.low < workers else 0, workers
+        self.low, self.high = self.low if self.low < min(workers, _STALE * estimate) else 0, workers
         return self._between() or max(estimate, math.floor(workers / self._widened()), 1)
 
     def more(self, workers: int, estimate: int) -> int:
         """What to try where `workers` were too few."""
-        self.low, self.high = workers, self.high if self.high > workers else math.inf
+        self.low, self.high = workers, self.high if self.high > max(workers, estimate / _STALE) else math.inf
         return self._between() or min(estimate, math.ceil(workers * self._widened()))
 
     def _between(self) -> int:
@@ -174,25 +184,3 @@ class _Bounds:
     def _widened(self) -> float:
         factor, self.factor = self.factor, min(self.factor**2, _FAST)
         return factor
-
-
-def mean_waiting(moments: Sequence[Moment]) -> float:
-    """Results that wait at the server on average, lately; 0 where the queue drains, or was nearly empty at some moment."""
-    lengths = [moment.results for moment in moments]
-    half = len(lengths) // 2
-    before, lately = fmean(lengths[:half]), fmean(lengths[half:])
-    return lately if min(lengths) >= _SPARE and lately >= before else 0.0
-
-
-def service_seconds(moments: Sequence[Moment]) -> float | None:
-    """Seconds in which the server takes a result: those between moments, where a result waited at the first of them."""
-    gaps = [after.seconds - before.seconds for before, after in pairwise(moments) if before.results]
-    return fmean(gaps) if gaps else None
-
-
-def idle_share(moments: Sequence[Moment], service: float | None) -> float:
-    """Share of its time that the server waits for results; all of it, where no result ever waited for the server."""
-    elapsed = moments[-1].seconds - moments[0].seconds
-    if service is None or not elapsed:
-        return 1.0
-    return max(1 - (len(moments) - 1) * service / elapsed, 0.0)

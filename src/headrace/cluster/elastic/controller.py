@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, RLock, Thread
 from types import TracebackType
 from typing import Generic
 
@@ -66,10 +66,13 @@ class Controller(Generic[K]):
         self._rest, self._resting = rest, list[Pending[K]]()  # tasks that failed, and are to be launched again
         self._gathered: list[Pending[K]] = []  # of the next batch
         self._gathered_at = 0.0
+        self._active_until = 0.0
         self._ready: deque[tuple[K, Arrays]] = deque()
         self._error: BaseException | None = None
         self._closed = False
-        self._changed, self._logging = Condition(), Lock()
+        lock = RLock()  # of two conditions, so that a launch or a result wakes nobody who does not wait for it
+        self._changed, self._watching = Condition(lock), Condition(lock)  # of `next_result`, and of `_watch`
+        self._logging = Lock()
         self._thread = Thread(target=self._watch, name="headrace.Controller", daemon=True)
         self._thread.start()
 
@@ -80,7 +83,7 @@ class Controller(Generic[K]):
 
     @property
     def waiting(self) -> int:
-        """Results that nobody took yet. If they grow, there are more workers than the server can feed."""
+        """Results that nobody took yet."""
         return len(self._ready)
 
     def launch(self, key: K, payload: bytes) -> None:
@@ -89,10 +92,13 @@ class Controller(Generic[K]):
             self._require_open()
             if key in self._tasks:
                 raise ValueError(f"task {key} is under way already")
+            if not self._tasks:
+                self._active_until = time.monotonic()
             task = self._tasks[key] = Pending(key, payload)
             self.counts.tasks += 1
             groups = self._grouped(task)
-            self._changed.notify_all()
+            if self._gathered:
+                self._watching.notify()
         for group in groups:
             self._submit(group)
 
@@ -102,11 +108,20 @@ class Controller(Generic[K]):
         TaskError if a task has failed for good; TimeoutError if there is no result within `timeout` seconds.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._error or self._closed, timeout)
+            if not self._ready:
+                self._wait(timeout)
             self._require_open()
             if not self._ready:
                 raise TimeoutError(f"no result in {timeout:g} seconds; {len(self._tasks)} tasks are under way")
             return self._ready.popleft()
+
+    def _wait(self, timeout: float | None) -> None:
+        """For a result, or for what ends all. Counts the seconds. Under the lock."""
+        begin, queued = time.monotonic(), getattr(self.executor, "queued", 0)
+        self._changed.wait_for(lambda: self._ready or self._error or self._closed, timeout)
+        seconds = time.monotonic() - begin
+        self.counts.waited += seconds
+        self.counts.starved += seconds if queued else 0.0
 
     def retire(self, key: K) -> None:
         """Forget a task whose result was used. Results of it that are still to come are dropped and counted."""
@@ -116,6 +131,8 @@ class Controller(Generic[K]):
                 raise ValueError(f"task {key} cannot be retired: it has no result")
             task.step = Step.RETIRED
             del self._tasks[key]
+            now = time.monotonic()
+            self.counts.active, self._active_until = self.counts.active + now - self._active_until, now
         self._observe(Step.RETIRED, key)
 
     def close(self) -> None:
@@ -123,7 +140,7 @@ class Controller(Generic[K]):
         with self._changed:
             launches, self._launches = list(self._launches.values()), {}
             self._closed = True
-            self._changed.notify_all()
+            self._wake_all()
         for launch in launches:
             if not launch.future.cancel() and launch.began is not None:
                 self._record(launch, duplicates=0, gets=0, failed="Abandoned")
@@ -215,6 +232,8 @@ class Controller(Generic[K]):
             for task in again:
                 task.rests_until = time.monotonic() + self._rest * 4.0 ** (max(task.failures.values()) - 1)
             self._resting += again
+            if self._error is not None:
+                self._wake_all()
 
     def _may_try_again(self, task: Pending[K], error: TaskError) -> bool:
         """Whether a task that failed is to be launched: not while another call of it is awaited, nor after too many failures."""
@@ -245,12 +264,18 @@ class Controller(Generic[K]):
             self.counts.duplicates += duplicates
             self.counts.failed += bool(failed)
             self.counts.throttled += usage.throttled
+            self.counts.computed += seconds
             self._log(record)
 
     def _end(self, error: BaseException) -> None:
         with self._changed:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        """No more results will come. Under the lock."""
+        self._changed.notify_all()
+        self._watching.notify_all()
 
     def _watch(self) -> None:
         """Launch what is late again, and a batch that has waited long enough."""
@@ -269,7 +294,7 @@ class Controller(Generic[K]):
                 left = self._gathered_at + self._linger - time.monotonic()
                 batch = self._take_batch() if self._gathered and left <= 0 else []
                 if not (again or batch):
-                    self._changed.wait(min(left, _TICK) if self._gathered else min(_TICK, self._patience.floor / 4))
+                    self._watching.wait(min(left, _TICK) if self._gathered else min(_TICK, self._patience.floor / 4))
                     continue
             try:
                 for launch in late:

@@ -60,7 +60,7 @@ class Neighborhood:
         self.forward = self._reading(part.indptr, indices)
         self.backward = self._reading(*self._reversed(indices, counts))
         own = _bounds(part.indptr, self.backward.indptr, intervals)
-        self.bounds = self.sent("bounds", [own] * self.servers)
+        self.bounds: list[list[int]] = [bounds.tolist() for bounds in self.sent("bounds", [own] * self.servers)]
         self.firsts = torch.tensor([0, *(len(bounds) - 1 for bounds in self.bounds)]).cumsum(0).tolist()
         degrees = Share(part.indptr, part.indices, part.owners, part.number).degrees.long()
         self.degree = torch.cat([degrees, *self.exchanged(degrees, self.forward)])
@@ -82,7 +82,7 @@ class Neighborhood:
         """The rows of an interval, among those of its server."""
         server = self.server_of(interval)
         bounds, place = self.bounds[server], interval - self.firsts[server]
-        return int(bounds[place]), int(bounds[place + 1])
+        return bounds[place], bounds[place + 1]
 
     def server_of(self, interval: int) -> int:
         """Whose an interval is."""

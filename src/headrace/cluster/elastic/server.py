@@ -16,7 +16,7 @@ from headrace.cluster.elastic.layers import AttentionLayers, Layers, SumLayers
 from headrace.cluster.elastic.neighborhood import Neighborhood
 from headrace.cluster.elastic.parameter_store import ParameterStore
 from headrace.cluster.elastic.schedule import Flow, Schedule
-from headrace.cluster.elastic.task import Direction, Task, unfused
+from headrace.cluster.elastic.task import Direction, Stages, Task, unfused
 from headrace.cluster.elastic.vertex import WEIGHT, turned
 from headrace.cluster.elastic.workers.objects import MemoryObjects
 from headrace.cluster.elastic.workers.payload import Reference, pack_task
@@ -98,12 +98,20 @@ class Server:
     def train(self, epochs: range, *, flow: Flow, lead: int = 0) -> None:
         """Own intervals through these epochs, gradients to the store. Collective."""
         how: dict[str, Any] = {"intervals": self.at.num_intervals, "epochs": epochs, "flow": flow, "lead": lead}
-        stages = self.work.stages() if self._fusion else unfused(self.work.stages())
-        schedule = Schedule(stages, self._reads, self._reads_back, **how)
+        schedule = Schedule(self._stages, self._reads, self._reads_back, **how)
         self._run(schedule)
         self.most_lead, self.most_age = max(self.most_lead, schedule.most_lead), max(self.most_age, schedule.most_age)
         self._drawn.clear()
         self.work.forget()
+
+    @property
+    def tasks_of_epoch(self) -> int:
+        """Of own intervals, in training."""
+        return len(self._stages) * len(self.at.own_intervals)
+
+    @property
+    def _stages(self) -> Stages:
+        return self.work.stages() if self._fusion else unfused(self.work.stages())
 
     def validate(self, epoch: int) -> Tensor:
         """Predictions for the own nodes, without dropout. Collective.  # -> [own, classes]"""
@@ -118,13 +126,13 @@ class Server:
         news: list[News] = []
         if self._ghosts is None:
             while not schedule.finished:
-                self._launch_ready(schedule)
-                self._take(schedule, news, None)
-                self._make(steps, schedule)
+                self._launch_ready(schedule, news, steps)
+                if not (schedule.ready() or schedule.finished):
+                    self._take(schedule, news, steps, None)
             return
         round = self._ghosts.begin([], [], finished=False)
         while True:
-            self._launch_ready(schedule)
+            self._launch_ready(schedule, news, steps)
             self._make(steps, schedule)
             if round.done:
                 heard = round.wait()
@@ -139,7 +147,7 @@ class Server:
                 sums = [] if steps is None else steps.to_tell()
                 finished = schedule.finished and (steps is None or not steps.others)
                 round = self._ghosts.begin(sent, sums, finished=finished)
-            self._take(schedule, news, _POLL)
+            self._take(schedule, news, steps, 0.0 if schedule.ready() else _POLL)
 
     def _make(self, steps: _Steps | None, schedule: Schedule) -> None:
         """The steps of flow async that are due. Weights that nobody can ask for any more leave the shelf."""
@@ -149,13 +157,16 @@ class Server:
             if self.shelf is not None and self.store.version != before:
                 self.shelf.remove("weights", but=frozenset((self._weights_name, version) for version in self.store.living))
 
-    def _launch_ready(self, schedule: Schedule) -> None:
+    def _launch_ready(self, schedule: Schedule, news: list[News], steps: _Steps | None) -> None:
+        """Launch what is ready. Results that come meanwhile are taken at once: none waits until a whole stage is launched."""
         for task in schedule.ready():
             schedule.start(task)
             self.controller.launch(task, self._payload(task))
+            while self.controller.waiting:
+                self._take(schedule, news, steps, None)
 
-    def _take(self, schedule: Schedule, news: list[News], seconds: float | None) -> None:
-        """Wait for a result; store it and what there is to tell of it."""
+    def _take(self, schedule: Schedule, news: list[News], steps: _Steps | None, seconds: float | None) -> None:
+        """Wait for a result; store it and what there is to tell of it, and make the steps that are due."""
         if seconds is None and not self.controller.under_way:
             raise RuntimeError("no task is ready and none under way: the schedule cannot go on")
         try:
@@ -171,6 +182,7 @@ class Server:
         self.controller.retire(task)
         if self.on_result is not None:
             self.on_result()
+        self._make(steps, schedule)
 
     def _payload(self, task: Task) -> bytes:
         training = task.direction != Direction.VALIDATE

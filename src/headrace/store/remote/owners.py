@@ -93,7 +93,7 @@ def hash_owners(num_nodes: int, ranks: int, seed: int = 0) -> HashOwners:
 
     Multiplicative hashing by a number near the golden section of `num_nodes` and coprime to it: a permutation of the nodes, cut
     into even parts. So the owner, the row and their inverse are arithmetic, and runs of ids, such as nodes sorted by degree, go
-    to all ranks alike.
+    to all ranks alike. One rank has all nodes in their own order, so neighbors that are near each other stay so.
 
     >>> from headrace.store import hash_owners
     >>> owners = hash_owners(10, ranks=3)
@@ -101,6 +101,8 @@ def hash_owners(num_nodes: int, ranks: int, seed: int = 0) -> HashOwners:
     [[0, 3, 6], [9, 2, 5], [8, 1, 4, 7]]
     """
     _check_counts(num_nodes, ranks)
+    if ranks == 1:
+        return HashOwners(num_nodes=num_nodes, ranks=1, factor=1, shift=0)
     # The seed moves the factor only a little: far from the golden section, runs of ids would fall to one rank.
     factor = max(1, round(num_nodes * 0.6180339887498949) + seed % 97) % max(1, num_nodes) or 1
     while gcd(factor, num_nodes) != 1:

@@ -21,9 +21,7 @@ from headrace._sealed import sealed
 from headrace._sizes import format_size
 from headrace.cluster import LambdaExecutor, ParameterStore, Part, RayExecutor, Task, ThreadExecutor
 from headrace.cluster.elastic import (
-    Autotuner,
     CallRecord,
-    Change,
     Controller,
     Flow,
     Labels,
@@ -33,6 +31,7 @@ from headrace.cluster.elastic import (
     PoolExecutor,
     Server,
     Shelf,
+    check_calls,
     open_objects,
     refuse_batch_norms,
     server_memory,
@@ -48,9 +47,9 @@ from headrace.train.nodes.over_ranks.parallel import closing
 from headrace.train.nodes.over_ranks.push_pull import summed_over
 from headrace.train.nodes.recipe import NodeRecipe
 from headrace.train.nodes.spending import Spending
+from headrace.train.nodes.tuned import Tuned
 from headrace.train.recipe import LossError, Progress, Step
 from headrace.train.watching.clock import Clock
-from headrace.train.watching.watch import Watcher
 
 _GB = 1769 / 1024  # memory of a Lambda worker with one processor, in GB of 1,024 MB
 _EXECUTORS: dict[str, type[PoolExecutor[Any]]] = {"threads": ThreadExecutor, "ray": RayExecutor, "lambda": LambdaExecutor}
@@ -94,11 +93,21 @@ class ElasticRecipe(NodeRecipe):
             fusion=options.fusion,
         )
         setup.opened.push(closing(self.server.close))
+        if isinstance(executor, LambdaExecutor) and objects is None:
+            check_calls(self.server, executor.payload_limit)
         self._executor, self._watcher = executor, setup.watcher
         self._memory = 0  # bytes, told before the first epoch
-        self._tuned: _Tuned | None = None
+        self._tuned: Tuned | None = None
         if not options.workers and options.executor != "threads":
-            self._tuned = self.server.on_result = _Tuned(executor, controller, setup.watcher, options, self.spending)
+            self._tuned = self.server.on_result = Tuned(
+                executor,
+                controller,
+                setup.watcher,
+                self.spending,
+                intervals=options.intervals,
+                epoch=self.server.tasks_of_epoch,
+                limit=_most_workers(options) if options.executor == "ray" else None,
+            )
         self._validations = 0
         self._most_versions, self._most_bytes = self.store.most_versions, self.store.most_bytes
         self._done_until = 0  # the epoch before which flow async has trained, of those that the loop has not asked for yet
@@ -272,32 +281,6 @@ class ElasticRecipe(NodeRecipe):
         """Where rows are, in words."""
         of = self.neighborhood
         return f"{self.ranks.size} servers with {of.num_intervals} intervals; tensor work by {self.options.executor}"
-
-
-class _Tuned:
-    """Gives an executor as many workers as its server can use (`Autotuner`), and says why."""
-
-    def __init__(
-        self, executor: PoolExecutor[Any], controller: Controller[Task], watcher: Watcher, options: NodeOptions, spending: Spending
-    ) -> None:
-        self._spending = spending
-        self._executor, self._controller, self._watcher = executor, controller, watcher
-        limit = _most_workers(options) if options.executor == "ray" else None
-        self._tuner, self._began = Autotuner(options.intervals, limit, spending.share or None), time()
-
-    @property
-    def changes(self) -> list[Change]:
-        """Numbers of workers, and why."""
-        return self._tuner.changes
-
-    def __call__(self) -> None:
-        """A result was taken."""
-        tuner, waiting = self._tuner, self._controller.waiting
-        tasks = max(self._controller.under_way - waiting - self._executor.workers, 0)
-        tuner.observe(time() - self._began, results=waiting, tasks=tasks, spent=self._spending.dollars)
-        if tuner.workers != self._executor.workers:
-            self._executor.resize(tuner.workers)
-            self._watcher.note(f"{tuner.workers} workers: {tuner.changes[-1].reason}")
 
 
 class _CallLog:

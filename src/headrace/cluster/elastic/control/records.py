@@ -34,3 +34,7 @@ class Counts:
     duplicates: int = 0
     failed: int = 0
     throttled: int = 0
+    active: float = 0.0  # seconds in which tasks were under way, until the last one was retired
+    computed: float = 0.0  # seconds that calls took, all together
+    waited: float = 0.0  # seconds that `next_result` waited
+    starved: float = 0.0  # of them, those that began while tasks waited for a worker

@@ -80,6 +80,11 @@ class PoolExecutor(Executor, ABC, Generic[W]):
         """How many calls run at a time."""
         return self._target
 
+    @property
+    def queued(self) -> int:
+        """Calls that wait for a worker."""
+        return len(self._waiting)
+
     def resize(self, workers: int) -> None:
         """Change the number of workers. One that is busy leaves after its call."""
         if workers < 1:
