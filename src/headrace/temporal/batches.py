@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import Tensor
 from headrace.graph import EventStream, Graph
 from headrace.sample import Block, NeighborSampler
 from headrace.sample.negatives.events import EventNegatives
+from headrace.temporal.batch import EventBatch
 
 
 def cut_events(stream: EventStream, begin: int, end: int, size: int, cut: Literal["size", "ties"] = "size") -> Tensor:
@@ -27,31 +27,6 @@ def cut_events(stream: EventStream, begin: int, end: int, size: int, cut: Litera
         starts = torch.where(first < starts, later, starts).clamp(begin, end).unique()
         starts = starts[starts < end]
     return torch.cat([starts, torch.tensor([end])])
-
-
-@dataclass(frozen=True, eq=False)
-class EventBatch:
-    """Events `begin` to `end`, with their negatives: the roots are sources, destinations and negatives, in this order."""
-
-    index: int
-    begin: int
-    end: int
-    nodes: Tensor  # [u] distinct ids of roots and neighbors
-    row_of: Tensor  # [nodes of the sample] place in `nodes`
-    blocks: tuple[Block, ...]
-    dt: Tensor  # [edges] from a neighbor's event to its root
-    edge_id: Tensor  # [edges]
-    has_mail: Tensor  # [u]
-    mail_event: Tensor  # [u] the event that sent the mail; 0 where there is none
-    mail_dt: Tensor  # [u] from the memory's time to the mail's
-    age: Tensor  # [roots] since the memory's time
-    written: Tensor  # [w] places in `nodes`: whose last event of the group is in this batch
-    other: Tensor  # [w] places in `nodes` of whom they met in it
-    other_root: Tensor  # [w] the root that this other is
-
-    @property
-    def size(self) -> int:
-        return self.end - self.begin
 
 
 class EventBatches:

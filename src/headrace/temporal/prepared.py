@@ -17,7 +17,8 @@ from headrace._files import replaced
 from headrace._sealed import read_sealed, write_sealed
 from headrace.graph.saved.fingerprint import fingerprint
 from headrace.sample import Block
-from headrace.temporal.batches import EventBatch, EventBatches
+from headrace.temporal.batch import EventBatch
+from headrace.temporal.batches import EventBatches
 
 _TYPES = ("int32", "int64", "float64", "bool")
 _ALIGNED = 8
