@@ -95,6 +95,8 @@ def temporal(
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
     schedule = Schedule(i, j, k, len(cuts) - 1)
     options = options.resolved(int(os.environ.get("WORLD_SIZE", "1")))
+    if resume and out is not None:
+        _check_lanes(Path(out), options)
     swept = replace(options, epochs=schedule.sweeps(options.epochs), accumulate=options.batches_per_step)
 
     def make(setup: Setup) -> Recipe:
@@ -142,6 +144,14 @@ def recipe_of(
     """The recipe of a process, whose lanes are together or one after the other."""
     kind = JointRecipe if options.lanes == "together" else TemporalRecipe
     return kind(stream, splits, model, options, *more, **named)
+
+
+def _check_lanes(path: Path, options: TemporalOptions) -> None:
+    begun = Run(path).header["options"].get("lanes", options.lanes)
+    if begun != options.lanes:
+        raise ValueError(
+            f"{path} was begun with lanes {begun}, not {options.lanes}: resume it with the same lanes (together, in one process)"
+        )
 
 
 def _require(stream: EventStream, options: TemporalOptions, copies: int) -> None:
