@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.temporal import Room
+from headrace.sample import EventNegatives
+from headrace.temporal import Asked, EventBatches, Room, cut_events
 from headrace.train import captured as capturing
 from headrace.train.events.event import _tgn, recipe_of
 from headrace.train.events.forward import Forward
@@ -170,24 +171,37 @@ def test_steps_on_padded_twins_train_as_steps_as_usual_do(stream, parallel, monk
     assert_same((usual[0], usual[1]), replayed, 1)
 
 
+def assert_same_batch(mine, other, *, apart=False):
+    for field in dataclasses.fields(mine):
+        a, b = getattr(mine, field.name), getattr(other, field.name)
+        if field.name == "blocks":
+            assert [(x.num_src, x.indptr.tolist(), x.indices.tolist()) for x in a] == [
+                (x.num_src, x.indptr.tolist(), x.indices.tolist()) for x in b
+            ]
+        elif isinstance(a, torch.Tensor):
+            assert a.dtype == b.dtype
+            assert torch.equal(a, b), field.name
+            assert not apart or a.data_ptr() != b.data_ptr() or not len(a)
+        else:
+            assert a == b
+
+
 def test_a_batch_that_was_moved_is_the_batch(stream):
     recipe = recipe_for(stream, options(parallel="2x1x1", lanes="apart", model="tgat", static="features"), torch.ones(60, 8))
     batch = recipe.make.make(7, 0)
-    copied = batch.copied(torch.device("cpu"))
-    for field in dataclasses.fields(batch):
-        mine, there = getattr(batch, field.name), getattr(copied, field.name)
-        if field.name == "blocks":
-            assert [(b.num_src, b.indptr.tolist(), b.indices.tolist()) for b in mine] == [
-                (b.num_src, b.indptr.tolist(), b.indices.tolist()) for b in there
-            ]
-        elif isinstance(mine, torch.Tensor):
-            assert mine.dtype == there.dtype
-            assert torch.equal(mine, there)
-            assert mine.data_ptr() != there.data_ptr() or not len(mine)
-        else:
-            assert mine == there
+    assert_same_batch(batch, batch.copied(torch.device("cpu")), apart=True)
     assert batch.to("cpu") is batch
     recipe.close()
+
+
+@pytest.mark.parametrize("how", [{}, {"in_batch": "visible"}, {"memory": False}, {"negatives": False}])
+def test_batches_that_are_made_together_are_those_that_are_made_one_by_one(stream, how):
+    how = dict(how)
+    seen = {"neighbors": (4, 3), "group": 3, "in_batch": how.pop("in_batch", "hidden")}
+    made = EventBatches(stream, cut_events(stream, 0, 1000, 70), EventNegatives(stream, amount=2), **seen)
+    asked = [Asked(batch, batch % 3, since) for batch, since in zip(range(made.num_batches), [0, 150, 400] * 5, strict=False)]
+    for each, batch in zip(asked, made.make_all(asked, **how), strict=True):
+        assert_same_batch(batch, made.make(each.batch, each.epoch, since=each.since, **how))
 
 
 def test_what_does_not_go_together_is_refused():

@@ -1,7 +1,7 @@
 """Event streams in training: schedules, node memory, prepared batches, heuristics. Imports nothing of the training loop."""
 
 from headrace.temporal.batch import EventBatch
-from headrace.temporal.batches import EventBatches, cut_events
+from headrace.temporal.batches import Asked, EventBatches, cut_events
 from headrace.temporal.copies import Copies
 from headrace.temporal.joint import Events, JointBatch, JointEvents, Room
 from headrace.temporal.lanes import LaneMemory
@@ -11,6 +11,7 @@ from headrace.temporal.schedule import Holder, Schedule, Turn, parse_parallel, s
 from headrace.temporal.trainers import deal_trainers
 
 __all__ = [
+    "Asked",
     "Copies",
     "EventBatch",
     "EventBatches",

@@ -66,7 +66,8 @@ class JointRecipe(TemporalRecipe):
 
     def iteration(self, sweep: int, iteration: int) -> JointBatch:
         turns = self.schedule.turns(iteration)
-        lanes = [None if turn is None else self.copies.lane(turn, self._made(sweep, turn)) for turn in turns]
+        sets = self._sets_of([turn for turn in turns if turn is not None], sweep)
+        lanes = [None if turn is None else self.copies.lane(turn, next(sets)) for turn in turns]
         batch = JointBatch(
             lanes,
             self._size,
@@ -80,13 +81,15 @@ class JointRecipe(TemporalRecipe):
         batch.laid_out(own if room is None or not room.holds(own) else room)  # type: ignore[arg-type]
         return batch
 
-    def _made(self, sweep: int, turn: Turn) -> list[EventBatch]:
-        """All sets of a turn, which are made when its trainer begins it (or goes on with it, in a run that is resumed)."""
+    def _sets_of(self, turns: Sequence[Turn], sweep: int) -> Iterator[list[EventBatch]]:
+        """All sets of each turn. Of trainers that stay, they are made when one begins (or goes on, in a run that is resumed)."""
         if self.schedule.j == 1:
-            return self._sets(sweep, turn)
+            return iter([[events] for events in self._made([asked for turn in turns for asked in self._asked(sweep, turn)])])
+        return iter([self._kept_sets(turn, sweep) for turn in turns])
+
+    def _kept_sets(self, turn: Turn, sweep: int) -> list[EventBatch]:
         key = turn.trainer, turn.position
-        once = self._sets_made.setdefault(key, _Once(lambda: self._sets(sweep, turn)))
-        sets = once.get()
+        sets = self._sets_made.setdefault(key, _Once(lambda: self._sets(sweep, turn))).get()
         if turn.stay + 1 == self.schedule.j:
             self._sets_made.pop(key, None)
         return sets

@@ -16,6 +16,7 @@ from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.ranks import Alone, Exchange, Ranks, on_first
 from headrace.sample import EventNegatives
 from headrace.temporal import (
+    Asked,
     Copies,
     EventBatch,
     EventBatches,
@@ -109,7 +110,7 @@ class TemporalRecipe(Recipe):
             self.stream.num_nodes,
             memory=tgn.memory_width,
             mail=tgn.mail_width,
-            device=self.device,
+            device=self.device if self.ranks.size == 1 else "cpu",  # of ranks, those of a machine share its memory
             ranks=self.ranks,
             exchange=exchange,
         )
@@ -161,13 +162,19 @@ class TemporalRecipe(Recipe):
             return 0
         return int(self.make.starts[self.schedule.start(turn.copy)])
 
-    def _sets(self, sweep: int, turn: Turn) -> list[EventBatch]:
+    def _asked(self, sweep: int, turn: Turn) -> list[Asked]:
+        """A turn's batch with each of its sets of negatives."""
         j, k = self.schedule.j, self.schedule.k
         epoch = (sweep * k + turn.copy) * j
         since = self._since(sweep, turn)
-        memory, draws = self.has_memory, self.head.draws
+        return [Asked(turn.batch, epoch + n, since) for n in range(j)]
+
+    def _made(self, asked: Sequence[Asked]) -> list[EventBatch]:
         make = self.make if self.prepared is None else self.prepared
-        return [make.make(turn.batch, epoch + n, since=since, memory=memory, negatives=draws) for n in range(j)]
+        return make.make_all(asked, memory=self.has_memory, negatives=self.head.draws)
+
+    def _sets(self, sweep: int, turn: Turn) -> list[EventBatch]:
+        return self._made(self._asked(sweep, turn))
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers
