@@ -42,9 +42,10 @@ class Said(hr.train.Watcher):
 def data(edge=0):
     """Short times: the gradient of a frequency has the time as a factor, and steps on long ones amplify what was rounded."""
     made = hr.generate.events(nodes=200, events=4000, new=0.02, seed=5)
-    stream = hr.EventStream.of(made)
+    long = hr.EventStream.of(made)
+    stream = hr.EventStream(long.src, long.dst, long.time / 1000, num_nodes=200)
     rows = torch.randn(len(stream), edge, generator=torch.Generator().manual_seed(0)) if edge else None
-    extra = {"src": stream.src, "dst": stream.dst, "time": stream.time / 1000, "edge_label": (torch.arange(4000) % 3 == 0).long()}
+    extra = {"src": stream.src, "dst": stream.dst, "time": stream.time, "edge_label": (torch.arange(4000) % 3 == 0).long()}
     extra |= {} if rows is None else {"edge_features": rows}
     x = torch.randn(200, 32, generator=torch.Generator().manual_seed(1)) / 3
     return hr.Dataset(stream.graph(), x=x, extra=extra)
