@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # On a machine with a GPU, from a checkout: builds the native module, runs the GPU's tests and all its benchmarks.
 #   benchmarks/gpu.sh OUT [PART...]   logs and one JSON file per benchmark go to OUT; needs cmake, nanobind, pytest, torch with CUDA
-# Parts, each of some minutes: tests bits train ranks sampling whole pyg links tiers snapshots; all of them unless some are named.
+# Parts, each of some minutes: tests bits train ranks sampling whole pyg links tiers temporal snapshots; all of them unless some are named.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || { echo "usage: benchmarks/gpu.sh OUT [PART...]" >&2; exit 2; }
 out=$(realpath -m "$1")
 shift
-[ $# -gt 0 ] || set -- tests bits train ranks sampling whole pyg links tiers snapshots
+[ $# -gt 0 ] || set -- tests bits train ranks sampling whole pyg links tiers temporal snapshots
 python=${PYTHON:-python3}
 threads=$(nproc)
 mkdir -p "$out"
@@ -61,6 +61,10 @@ whole() {
 pyg() { bench pyg pyg --device cuda --scale 0.1 --repeats 3; }
 
 links() { bench freebase gpu-link --tiers device,host,disk --order best --folder "$data"; }
+
+temporal() {  # EVENTS: a folder with a stream in place of jodie_wikipedia; LONG_EVENTS: of the stream that is mapped from disk
+  bench temporal gpu-temporal ${EVENTS:+--data "$EVENTS"} --generated "${LONG_EVENTS:-20000000}" --folder "$data"
+}
 
 tiers() { bench papers-tiers gpu-tiers --preset papers100M --scale "${PAPERS_SCALE:-0.3}" --batches 60 --repeats 3; }
 

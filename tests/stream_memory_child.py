@@ -9,7 +9,8 @@ import torch
 import headrace as hr
 from headrace.graph import open_dataset
 from headrace.nn import TGN
-from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.forward import Forward
+from headrace.train.events.recipe import TemporalRecipe
 from headrace.train.loop import Trainer
 from headrace.train.watching.watch import Watcher
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.train.nodes.captured import CapturedStep
+from headrace.loader.padded import Shape
+from headrace.train.captured import CapturedStep
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,14 +43,14 @@ def test_replays_draw_new_dropout_and_give_the_gradients(data, model):
         rows = net(batch)
         return torch.nn.functional.cross_entropy(rows, batch.y), (rows.argmax(1) == batch.y).sum()
 
-    step = CapturedStep(net, loss)
+    step = CapturedStep(net, loss, Shape)
     found = [step(batch) for batch in batches]
     assert found[:4] == [None] * 4
     assert step.replays == 8
     losses = [float(step(batches[-1])[0]) for _ in range(4)]
     assert len(set(losses)) == 4  # dropout is drawn anew at each replay
     net.eval()
-    still = CapturedStep(net, loss)
+    still = CapturedStep(net, loss, Shape)
     for batch in batches:
         result = still(batch)
         if result is None:

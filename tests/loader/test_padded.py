@@ -28,7 +28,7 @@ def test_rows_and_gradients_of_seeds_are_those_of_the_batch(batches, conv, in_pl
     padded = PaddedBatch(shape, plain[0], in_place=in_place and model.reads_table)
     padded.keep_degrees(plain[0])
     for batch in plain:  # one after the other in the same memory
-        assert shape.holds(batch.sample)
+        assert shape.holds(Shape.of(batch.sample))
         padded.fill(batch)
         found, expected = [], []
         for one, into in ((padded, found), (batch, expected)):
@@ -45,11 +45,11 @@ def test_rows_and_gradients_of_seeds_are_those_of_the_batch(batches, conv, in_pl
 def test_a_shape_holds_what_fits(batches):
     small, large = sorted((b.sample for b in batches), key=lambda s: s.nodes.numel())[:: len(batches) - 1]
     room = Shape.of(large)
-    assert room.holds(large)
-    assert room.union(Shape.of(small)).holds(small)
-    assert not Shape((64, 65, 66, 67), (1, 2, 3)).holds(small)
+    assert room.holds(Shape.of(large))
+    assert room.union(Shape.of(small)).holds(Shape.of(small))
+    assert not Shape((64, 65, 66, 67), (1, 2, 3)).holds(Shape.of(small))
     other = hr.sample.Sample(
         large.nodes, large.indptr, large.indices, (63, *large.num_sampled_nodes[1:]), large.num_sampled_edges, None
     )
-    assert not room.holds(other)  # other seeds
+    assert not room.holds(Shape.of(other))  # other seeds
     assert Shape.of(large, spare=0.5).nodes[0] == 64

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 import headrace as hr
 from headrace.cli import app
 from headrace.train.events.event import _tgn
-from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.forward import Forward
+from headrace.train.events.recipe import TemporalRecipe
 from headrace.train.loop import Trainer
 from headrace.train.watching.watch import Watcher
 

@@ -21,7 +21,7 @@ def scored(model, stream, end):
     for index in range(make.num_batches):
         batch = make.make(index, 0)
         memory = model.update(rows[batch.nodes], batch, None)
-        scores.append(model.scores(model.embed(memory, batch, None), batch.size))
+        scores.append(model.scores(model.embed(memory, batch, None), batch))
         rows[batch.nodes[batch.written]] = model.letters(memory, batch, None)
     return torch.cat(scores)
 

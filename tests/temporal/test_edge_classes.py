@@ -49,13 +49,13 @@ def test_the_loss_is_the_cross_entropy_of_the_events_class():
     z = torch.randn(20, 4, requires_grad=True)
 
     class Batch:
-        begin, end, size = 100, 110, 10
+        event, size, lanes = slice(100, 110), 10, 1
 
     class Model:
         pass
 
     Model.tgn = tgn
-    loss = head.loss(Model, z, Batch)
+    loss = head.losses(Model, z, Batch).mean()
     logits = tgn.decoder.out_fc((tgn.decoder.src_fc(z[:10]) + tgn.decoder.dst_fc(z[10:])).relu())
     torch.testing.assert_close(loss, F.cross_entropy(logits, stream.label[100:110].long()))
     loss.backward()

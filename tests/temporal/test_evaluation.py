@@ -12,8 +12,8 @@ from headrace.train.events import evaluate
 from headrace.train.events.candidates import EveryDestination
 from headrace.train.events.evaluate import Evaluator
 from headrace.train.events.event import _tgn
+from headrace.train.events.forward import Forward
 from headrace.train.events.heads import make_head
-from headrace.train.events.recipe import Forward
 from headrace.train.inference.ranking import RankMetrics
 from headrace.train.measure import Spread, auc, average_precision
 

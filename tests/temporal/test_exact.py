@@ -5,7 +5,8 @@ import torch
 
 import headrace as hr
 from headrace.train.events.event import _tgn
-from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.forward import Forward
+from headrace.train.events.recipe import TemporalRecipe
 from headrace.train.loop import Trainer
 from headrace.train.watching.watch import Watcher
 

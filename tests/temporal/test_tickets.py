@@ -14,7 +14,8 @@ from headrace.temporal import Copies, NodeMemory
 from headrace.temporal.post import Post
 from headrace.temporal.tickets import Tickets
 from headrace.train.events.event import _tgn
-from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.forward import Forward
+from headrace.train.events.recipe import TemporalRecipe
 from headrace.train.loop import Trainer
 from headrace.train.watching.watch import Watcher
 from rank_threads import ThreadExchange, on_every_rank

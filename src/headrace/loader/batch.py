@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.graph import Graph
 from headrace.kernels import gather
+from headrace.loader.padded import PaddedBatch, Shape
 from headrace.sample import Block, Sample
 from headrace.store import Store
 
@@ -42,6 +43,14 @@ class SampleFields:
     def blocks(self) -> tuple[Block, ...]:
         """One block per hop, the seeds' first; a model walks them from the last to the first."""
         return self.sample.blocks
+
+    def room(self, *, spare: float = 0.0) -> Shape:
+        """What a captured step needs for this batch, and the share `spare` more for others like it."""
+        return Shape.of(self.sample, spare=spare)
+
+    def padded(self, room: Shape, model: nn.Module) -> PaddedBatch:
+        """Memory of one shape for batches like this one."""
+        return PaddedBatch.for_model(room, self, model)
 
 
 @dataclass(eq=False)

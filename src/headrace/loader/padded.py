@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.sample import Block, Sample
 
@@ -31,11 +31,14 @@ class Shape:
         seeds = sample.num_seeds
         return cls((seeds, *(max(n, seeds) for n in room(sample.num_sampled_nodes)[1:])), tuple(room(sample.num_sampled_edges)))
 
-    def holds(self, sample: Sample) -> bool:
-        """Whether a sample fits in: it must have exactly as many seeds."""
-        other = Shape.of(sample)
+    def alike(self, other: Shape) -> bool:
+        """Whether both have as many seeds: that is fixed."""
+        return self.nodes[0] == other.nodes[0]
+
+    def holds(self, other: Shape) -> bool:
+        """Whether batches of another shape fit in: they must have exactly as many seeds."""
         pairs = (*zip(self.nodes, other.nodes, strict=True), *zip(self.edges, other.edges, strict=True))
-        return sample.num_seeds == self.nodes[0] and all(mine >= theirs for mine, theirs in pairs)
+        return self.alike(other) and all(mine >= theirs for mine, theirs in pairs)
 
     def union(self, other: Shape) -> Shape:
         """Room for batches of either shape."""
@@ -66,9 +69,21 @@ class PaddedBatch:
             for rows, edges, sources in zip(shape.nodes, shape.edges, shape.nodes[1:], strict=False)
         )
 
+    @classmethod
+    def for_model(cls, shape: Shape, like: Any, model: nn.Module) -> PaddedBatch:
+        """Memory for what a model's layers ask of a batch."""
+        batch = cls(shape, like, in_place=bool(getattr(model, "reads_table", False)))
+        if any(getattr(module, "wants_degree", False) for module in model.modules()):
+            batch.keep_degrees(like)
+        return batch
+
     def keep_degrees(self, batch: Any) -> None:
         """Make room for degrees, for layers that ask for them."""
         self.degree = torch.zeros(len(self.n_id), dtype=batch.degree.dtype, device=self.n_id.device)
+
+    def rehearse(self, batch: Any) -> None:
+        """The same as `fill`: a step of theirs leaves nothing behind but gradients."""
+        self.fill(batch)
 
     def fill(self, batch: Any) -> None:
         """Copy a batch in; nothing waits for the device."""

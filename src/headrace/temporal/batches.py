@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.graph import EventStream, Graph
 from headrace.sample import Block, NeighborSampler
 from headrace.sample.negatives.events import EventNegatives
+from headrace.temporal.batch import EventBatch
+
+Ids = NDArray[np.int64]
+Times = NDArray[Any]  # int64 or float64
 
 
 def cut_events(stream: EventStream, begin: int, end: int, size: int, cut: Literal["size", "ties"] = "size") -> Tensor:
@@ -29,29 +34,12 @@ def cut_events(stream: EventStream, begin: int, end: int, size: int, cut: Litera
     return torch.cat([starts, torch.tensor([end])])
 
 
-@dataclass(frozen=True, eq=False)
-class EventBatch:
-    """Events `begin` to `end`, with their negatives: the roots are sources, destinations and negatives, in this order."""
+class Asked(NamedTuple):
+    """A batch, the epoch of its negatives, and the first event that its memory has seen."""
 
-    index: int
-    begin: int
-    end: int
-    nodes: Tensor  # [u] distinct ids of roots and neighbors
-    row_of: Tensor  # [nodes of the sample] place in `nodes`
-    blocks: tuple[Block, ...]
-    dt: Tensor  # [edges] from a neighbor's event to its root
-    edge_id: Tensor  # [edges]
-    has_mail: Tensor  # [u]
-    mail_event: Tensor  # [u] the event that sent the mail; 0 where there is none
-    mail_dt: Tensor  # [u] from the memory's time to the mail's
-    age: Tensor  # [roots] since the memory's time
-    written: Tensor  # [w] places in `nodes`: whose last event of the group is in this batch
-    other: Tensor  # [w] places in `nodes` of whom they met in it
-    other_root: Tensor  # [w] the root that this other is
-
-    @property
-    def size(self) -> int:
-        return self.end - self.begin
+    batch: int
+    epoch: int
+    since: int = 0
 
 
 class EventBatches:
@@ -93,115 +81,173 @@ class EventBatches:
 
     def make(self, index: int, epoch: int, *, since: int = 0, memory: bool = True, negatives: bool = True) -> EventBatch:
         """Batch `index` with the negatives of epoch `epoch`, for a memory that has seen events from `since` on."""
-        stream = self.stream
-        begin, end = int(self.cuts[index]), int(self.cuts[index + 1])
-        group = index // self.group * self.group
-        first, last = int(self.cuts[group]), int(self.cuts[min(group + self.group, self.num_batches)])
-        src, dst, time = stream.src[begin:end].long(), stream.dst[begin:end].long(), stream.time[begin:end]
-        negative = self.negatives.sample(begin, end, first, epoch=epoch, batch=index) if negatives else dst[:, None][:, :0]
-        copies = 2 + negative.shape[1]
-        roots = torch.cat([src, dst, negative.T.flatten()])
-        bound = self._before(time)
-        if self.in_batch == "hidden":
-            bound = bound.clamp_max(first)
-        nodes, blocks, dt, edge_id = self._neighborhood(roots, bound.repeat(copies), time.repeat(copies))
-        distinct, row_of = _distinct(nodes)
-        if memory:
-            mail_event, has_mail, memory_time = self._mail(distinct, first, since)
-        else:
-            mail_event, has_mail = torch.zeros_like(distinct), torch.zeros(len(distinct), dtype=torch.bool)
-            memory_time = stream.time[:1].expand(len(distinct))
-        mail_dt = torch.where(has_mail, stream.time[mail_event] - memory_time, 0)
-        known = torch.where(has_mail, stream.time[mail_event], memory_time)  # once the mail is in the memory
-        age = time.repeat(copies) - known[row_of[: len(roots)]]
-        return EventBatch(
-            index,
-            begin,
-            end,
-            distinct,
-            row_of,
-            blocks,
-            dt,
-            edge_id,
-            has_mail,
-            mail_event,
-            mail_dt,
-            age,
-            *self._written(begin, end, first, last, distinct),
-        )
+        return self.make_all([Asked(index, epoch, since)], memory=memory, negatives=negatives)[0]
 
-    def _neighborhood(self, roots: Tensor, bound: Tensor, time: Tensor) -> tuple[Tensor, tuple[Block, ...], Tensor, Tensor]:
-        """Nodes (roots, then a node per edge of each hop), blocks, time differences and event of every edge."""
-        nodes, seeds = [roots], roots
-        indptrs, dts, edges, before = [torch.zeros(1, dtype=torch.int64)], [], [], len(roots)
-        blocks: list[Block] = []
+    def make_all(self, asked: Sequence[Asked], *, memory: bool = True, negatives: bool = True) -> list[EventBatch]:
+        """Some batches, each as `make` makes it: what is small takes as long for all of them as for one."""
+        stream = self.stream
+        spans = [self._span(each) for each in asked]
+        roots, times = [], []
+        for each, span in zip(asked, spans, strict=True):
+            src, dst, time = (part[span.begin : span.end].numpy() for part in (stream.src, stream.dst, stream.time))
+            others: list[Any] = []
+            if negatives:
+                drawn = self.negatives.sample(span.begin, span.end, span.first, epoch=each.epoch, batch=each.batch)
+                others = [drawn.T.flatten().numpy()]
+            roots.append(np.concatenate([src, dst, *others]).astype(np.int64, copy=False))
+            times.append(np.tile(time, len(roots[-1]) // max(len(time), 1)))
+        counts = np.array([len(part) for part in roots])
+        all_times = np.concatenate(times)
+        bound = self._before(all_times)
+        if self.in_batch == "hidden":
+            bound = np.minimum(bound, np.repeat([span.first for span in spans], counts))
+        found = self._neighborhoods(np.concatenate(roots), bound, all_times, counts)
+        rows, ends, distinct = _distinct_of_each([part.nodes for part in found], stream.num_nodes)
+        begins = np.concatenate([[0], ends[:-1]])
+        mail_event, has_mail = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), bool)
+        memory_time = np.broadcast_to(self._time[:1], len(distinct))
+        if memory:
+            lengths = ends - begins
+            first, since = (np.repeat(of, lengths) for of in ([span.first for span in spans], [each.since for each in asked]))
+            mail_event, has_mail, memory_time = self._mail(distinct, first, since)
+        known = np.where(has_mail, self._time[mail_event], memory_time)  # once the mail is in the memory
+        mail_dt = np.where(has_mail, known - memory_time, 0)
+        made = []
+        for number, (each, span) in enumerate(zip(asked, spans, strict=True)):
+            own, part, row_of = slice(begins[number], ends[number]), found[number], rows[number]
+            nodes = distinct[own]
+            age = times[number] - known[own][row_of[: counts[number]]]
+            arrays = {"nodes": nodes, "row_of": row_of, "dt": part.dt, "edge_id": part.edge_id, "age": age}
+            arrays |= {"has_mail": has_mail[own], "mail_event": mail_event[own], "mail_dt": mail_dt[own]}
+            arrays |= zip(("written", "other", "other_root"), self._written(span, nodes), strict=True)
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            made.append(EventBatch(each.batch, span.begin, span.end, blocks=part.blocks, **tensors))
+        return made
+
+    def _span(self, asked: Asked) -> _Span:
+        index = asked.batch
+        group = index // self.group * self.group
+        last = min(group + self.group, self.num_batches)
+        return _Span(*(int(self.cuts[at]) for at in (index, index + 1, group, last)))
+
+    def _neighborhoods(self, roots: Ids, bound: Ids, time: Times, counts: Ids) -> list[_Neighborhood]:
+        """Of the roots of each batch: nodes (roots, then a node per edge of each hop), blocks, time differences and events."""
+        starts = _starts(counts)
+        nodes: list[list[Ids]] = [[] for _ in counts]
+        dts: list[list[Times]] = [[] for _ in counts]
+        edges: list[list[Ids]] = [[] for _ in counts]
+        degrees: list[list[Ids]] = [[] for _ in counts]
+        seeds = roots
+        for batch, (begin, end) in enumerate(pairwise(starts)):
+            nodes[batch].append(roots[begin:end])
         for hop, sampler in enumerate(self.samplers):
             if hop:
                 bound = self._before(time)
-            sample = sampler.sample(seeds, time=bound, edge_ids=True)
+            sample = sampler.sample(torch.from_numpy(seeds), time=torch.from_numpy(bound), edge_ids=True)
             assert sample.edge_id is not None
-            edge_time = _taken(self.stream.time, sample.edge_id)
-            dts.append(_repeated(time, sample.indptr.diff()) - edge_time)
-            edges.append(sample.edge_id)
-            indptrs.append(sample.indptr[1:] + indptrs[-1][-1])
-            seeds, time = sample.nodes[len(seeds) :].long(), edge_time  # a neighbor per edge, as of the edge's own time
-            nodes.append(seeds)
-            before += len(seeds)
-            blocks.append(Block(torch.cat(indptrs), torch.arange(len(roots), before), before))
-        return torch.cat(nodes), tuple(blocks), torch.cat(dts), torch.cat(edges)
+            edge_id, indptr = sample.edge_id.numpy(), sample.indptr.numpy()
+            edge_time, degree = self._time[edge_id], np.diff(indptr)
+            dt = np.repeat(time, degree) - edge_time
+            # A neighbor per edge, as of the edge's own time.
+            seeds, time = sample.nodes.numpy()[len(seeds) :].astype(np.int64, copy=False), edge_time
+            ends = indptr[starts]
+            for batch, ((row, last_row), (begin, end)) in enumerate(zip(pairwise(starts), pairwise(ends), strict=True)):
+                nodes[batch].append(seeds[begin:end])
+                dts[batch].append(dt[begin:end])
+                edges[batch].append(edge_id[begin:end])
+                degrees[batch].append(degree[row:last_row])
+            starts = ends
+        return [_Neighborhood.of(*parts) for parts in zip(nodes, degrees, dts, edges, strict=True)]
 
-    def _before(self, time: Tensor) -> Tensor:
+    def _before(self, time: Times) -> Ids:
         """The first place of the stream that is not before each time."""
-        return torch.from_numpy(np.searchsorted(self._time, time.numpy()))
+        return np.searchsorted(self._time, time)
 
-    def _last_before(self, nodes: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+    def _last_before(self, nodes: Ids, bound: Ids) -> tuple[Ids, NDArray[np.bool_]]:
         """The last event of each node before place `bound` of the stream (0 where there is none), and whether there is one."""
-        sample = self._latest.sample(nodes, time=bound, edge_ids=True)
+        sample = self._latest.sample(torch.from_numpy(nodes), time=torch.from_numpy(bound), edge_ids=True)
         assert sample.edge_id is not None
-        has = sample.indptr.diff() > 0
-        event = torch.zeros(len(nodes), dtype=torch.int64)
-        event[has] = sample.edge_id
+        has = np.diff(sample.indptr.numpy()) > 0
+        event = np.zeros(len(nodes), np.int64)
+        event[has] = sample.edge_id.numpy()
         return event, has
 
-    def _mail(self, nodes: Tensor, first: int, since: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _mail(self, nodes: Ids, first: Ids, since: Ids) -> tuple[Ids, NDArray[np.bool_], Times]:
         """Each node's event whose mail waits, whether there is one, and the time of its memory: that of the mail before."""
-        event, has = self._last_before(nodes, torch.full_like(nodes, first))
+        event, has = self._last_before(nodes, first)
         has &= event >= since
-        event = torch.where(has, event, 0)
-        start = self.starts[torch.from_numpy(np.searchsorted(self.starts.numpy(), event.numpy(), side="right")) - 1]
-        earlier, had = self._last_before(nodes, start)
+        event = np.where(has, event, 0)
+        starts = self.starts.numpy()
+        earlier, had = self._last_before(nodes, starts[np.searchsorted(starts, event, side="right") - 1])
         had &= has & (earlier >= since)
-        return event, has, self.stream.time[torch.where(had, earlier, 0)]
+        return event, has, self._time[np.where(had, earlier, 0)]
 
-    def _written(self, begin: int, end: int, first: int, last: int, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Whose memory this batch writes: those whose last event of the group [first, last) is one of its own."""
-        ends = torch.stack([self.stream.src[begin:last], self.stream.dst[begin:last]], dim=1).flatten().long()
-        distinct, place = _distinct(ends)
-        latest = np.empty(len(distinct), np.int64)
-        latest[place.numpy()] = np.arange(len(ends))  # the last of a node's places stays
-        size = end - begin
+    def _written(self, span: _Span, nodes: Ids) -> tuple[Ids, Ids, Ids]:
+        """Whose memory this batch writes: those whose last event of the group is one of its own."""
+        src, dst = (part[span.begin : span.last].numpy() for part in (self.stream.src, self.stream.dst))
+        ends = np.stack([src, dst], axis=1).ravel()
+        order = ends.argsort(kind="stable")
+        ordered = ends[order]
+        latest = order[np.append(ordered[1:] != ordered[:-1], True)]  # the last of each node's places, by node
+        size = span.end - span.begin
         latest = latest[latest < 2 * size]
-        rows, other = (torch.from_numpy(np.searchsorted(nodes.numpy(), ends.numpy()[places])) for places in (latest, latest ^ 1))
-        root = np.where(latest % 2 == 0, latest // 2 + size, latest // 2)
-        return rows, other, torch.from_numpy(root)
+        rows, other = (np.searchsorted(nodes, ends[places]) for places in (latest, latest ^ 1))
+        return rows, other, np.where(latest % 2 == 0, latest // 2 + size, latest // 2)
 
 
-# Torch would divide these few thousand numbers among threads, which the trainer beside needs.
+class _Span(NamedTuple):
+    """Where a batch and its group lie in the stream."""
+
+    begin: int
+    end: int
+    first: int
+    last: int
 
 
-def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """`torch.unique(ids, return_inverse=True)`, by hashing."""
-    encoded = pa.array(ids.numpy()).dictionary_encode()
+class _Neighborhood(NamedTuple):
+    """What one batch was sampled."""
+
+    nodes: Ids
+    blocks: tuple[Block, ...]
+    dt: Times
+    edge_id: Ids
+
+    @classmethod
+    def of(cls, nodes: list[Ids], degrees: list[Ids], dts: list[Times], edges: list[Ids]) -> _Neighborhood:
+        """From the parts that each hop gave."""
+        roots = len(nodes[0])
+        indptr = torch.from_numpy(_starts(np.concatenate(degrees)))
+        known, blocks, row = roots, [], 0
+        indices = torch.arange(roots, roots + sum(map(len, edges)))
+        for degree, found in zip(degrees, edges, strict=True):
+            row, known = row + len(degree), known + len(found)
+            blocks.append(Block(indptr[: row + 1], indices[: known - roots], known))
+        return cls(np.concatenate(nodes), tuple(blocks), np.concatenate(dts), np.concatenate(edges))
+
+
+def _starts(counts: Ids) -> Ids:
+    """Where each of some ranges begins that follow one another, and the end.  # [n] -> [n + 1]"""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def _distinct_of_each(parts: Sequence[Ids], nodes: int) -> tuple[list[Ids], Ids, Ids]:
+    """`np.unique(part, return_inverse=True)` of each, by hashing all together: the inverses, where ids end, and the ids."""
+    keys = np.concatenate([part + batch * nodes if batch else part for batch, part in enumerate(parts)])
+    encoded = pa.array(keys).dictionary_encode()
     found = encoded.dictionary.to_numpy()
     order = found.argsort()
     rank = np.empty(len(found), np.int64)
     rank[order] = np.arange(len(found))
-    return torch.from_numpy(found[order]), torch.from_numpy(rank[encoded.indices.to_numpy()])
-
-
-def _taken(values: Tensor, places: Tensor) -> Tensor:
-    return torch.from_numpy(values.numpy()[places.numpy()])
-
-
-def _repeated(values: Tensor, counts: Tensor) -> Tensor:
-    return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))
+    ids, inverse = found[order], rank[encoded.indices.to_numpy()]
+    ends = np.searchsorted(ids, np.arange(1, len(parts) + 1) * nodes)
+    rows = []
+    begin = 0
+    for batch, part in enumerate(parts):
+        rows.append(inverse[begin : begin + len(part)])
+        begin += len(part)
+        if batch:
+            rows[-1] = rows[-1] - ends[batch - 1]
+            ids[ends[batch - 1] : ends[batch]] -= batch * nodes
+    return rows, ends, ids

@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace.store import ArrayStore
 from headrace.temporal.tickets import Others, Tickets
 
-_LOGGED = 1 << 16  # operations that the log remembers
+LOGGED = 1 << 16  # operations that the log remembers
 
 
 class Operation(NamedTuple):
@@ -32,6 +32,10 @@ class NodeMemory:
     memory is known, and it and the next read run while the batch goes on. `log` has what was done, the latest last.
 
     rows: what holds them, such as `SharedRows`, where other processes have tickets too: those of `others`.
+
+    On a GPU a read or a write is done when it is launched. All threads launch on the device's default stream, which goes by the
+    order of launches; and that is the order of tickets, since a write is handed over after the rows that it writes were launched,
+    and a reader has its rows from the future, after the read was.
 
     >>> import torch
     >>> from headrace.temporal import NodeMemory
@@ -55,7 +59,7 @@ class NodeMemory:
     ) -> None:
         self.width, self.mail_width = memory, mail
         self.store = rows if rows is not None else ArrayStore(torch.zeros(nodes, memory + mail, device=device))
-        self.log: deque[Operation] = deque(maxlen=_LOGGED)
+        self.log: deque[Operation] = deque(maxlen=LOGGED)
         self.tickets = Tickets(f"node memory {copy}", others)
         self._written: tuple[int, Future[None]] | None = None  # the latest write that was handed over
 
@@ -85,7 +89,7 @@ class NodeMemory:
         """Put rows in place when the ticket's turn comes, no id twice."""
 
         def work() -> None:
-            self.store.put_(ids, rows)
+            self.store.put_(ids, rows, check=False)
             self.log.append(Operation(ticket, "write", batch, len(ids)))
 
         written: Future[None] = self.tickets.submit(ticket, work)

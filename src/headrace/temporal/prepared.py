@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from headrace._files import replaced
 from headrace._sealed import read_sealed, write_sealed
 from headrace.graph.saved.fingerprint import fingerprint
 from headrace.sample import Block
-from headrace.temporal.batches import EventBatch, EventBatches
+from headrace.temporal.batch import EventBatch
+from headrace.temporal.batches import Asked, EventBatches
 
 _TYPES = ("int32", "int64", "float64", "bool")
 _ALIGNED = 8
@@ -88,6 +89,10 @@ class PreparedBatches:
         if zlib.crc32(data) != crc:
             raise ValueError(f"batch {index} of epoch {epoch} in {self.folder} is damaged: {self._remedy}")
         return _unpacked(data)
+
+    def make_all(self, asked: Sequence[Asked], *, memory: bool = True, negatives: bool = True) -> list[EventBatch]:
+        """As `EventBatches.make_all`, of epochs that were prepared."""
+        return [self.make(each.batch, each.epoch, since=each.since, memory=memory, negatives=negatives) for each in asked]
 
     def forget(self) -> None:
         """Close the epochs that were read."""

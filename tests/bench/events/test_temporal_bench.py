@@ -1,5 +1,7 @@
 """`headrace bench temporal` on a short stream: both rows, the peer beside them, and results that are checked first."""
 
+import dataclasses
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -38,10 +40,28 @@ def test_nothing_is_timed_where_an_embedding_is_wrong(stream, monkeypatch):
         temporal.run(temporal.TemporalSetting(data=stream, batch_sizes=(50,), epochs=1, hidden=8, threads=1))
 
 
-def test_a_gpu_is_refused_in_a_sentence(stream):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_named(stream):
     done = CliRunner().invoke(app, ["bench", "gpu-temporal", "--data", stream, "--json"], env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert "event streams are trained on a CPU as yet, not on cuda" in done.output
+    assert "this benchmark measures a GPU, and torch sees none here" in done.output
+
+
+def test_lanes_and_a_stream_on_disk_have_rows_of_their_own(stream, tmp_path):
+    sizes = {"generated": 2000, "generated_nodes": 50, "generated_batch": 100, "folder": str(tmp_path)}
+    chosen = temporal.TemporalSetting(data=stream, epochs=1, hidden=8, threads=1, **sizes)
+    events, name = temporal._stream(chosen)
+    options = dataclasses.replace(temporal._options(chosen, 50, "2x1x2"), lanes="together")
+    rate, precision = temporal._rows(chosen, events, options, name)
+    assert "2x1x2 lanes, batches of 50" in rate.case
+    assert 0 < rate.ours < rate.limit
+    assert rate.peers == precision.peers == {}
+    row = temporal._long_row(chosen)
+    assert "1400 training events of 50 nodes, mapped from disk" in row.case
+    assert row.ours > 0
+    made = list(tmp_path.iterdir())
+    assert [path.name for path in made] == ["events-2000-50"]
+    assert temporal._long_row(chosen).ours > 0  # of the one that is there
 
 
 def test_products_are_those_that_ran():

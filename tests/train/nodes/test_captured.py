@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 import headrace as hr
-from headrace.train.nodes.captured import CapturedStep, captures
+from headrace.loader.padded import Shape
+from headrace.train.captured import CapturedStep, captures
 from headrace.train.nodes.recipe import NodeRecipe
 
 USUAL = {"capture": "auto", "on_gpu": True, "sampled": True, "steps": 2000}
@@ -37,7 +38,7 @@ def test_a_resumed_run_goes_on_as_it_began() -> None:
     recipe = NodeRecipe(data, hr.nn.GNN(4, 8, 3, layers=1), options)
     assert recipe.captured is None
     assert recipe.state_dict() == {}
-    begun = CapturedStep(recipe.model, recipe._loss_of)
+    begun = CapturedStep(recipe.model, recipe._loss_of, Shape)
     begun.seen, begun.recordings = 3, 1
     recipe.load_state_dict({"captured": begun.state_dict()})
     assert recipe.captured is not None

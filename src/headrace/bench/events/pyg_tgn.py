@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace.bench.measure import wait_for
 from headrace.graph import EventStream
 from headrace.train.measure import average_precision
 
@@ -51,6 +52,7 @@ class PygTgn:
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.memory.detach()
+        wait_for(self.device)
         return perf_counter() - begin
 
     @torch.no_grad()

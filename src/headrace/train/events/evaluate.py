@@ -17,7 +17,7 @@ from headrace.train.events.options import TemporalOptions
 from headrace.train.recipe import Progress
 
 if TYPE_CHECKING:
-    from headrace.train.events.recipe import Forward
+    from headrace.train.events.forward import Forward
 
 _SET = 2**31  # negatives of an evaluation are a set of their own, the same in every epoch
 _ROOTS = 1 << 15  # nodes that are embedded together
@@ -93,7 +93,8 @@ class Evaluator:
             if name is None and rows is None:
                 continue
             written = []
-            for batch in self._batches(index, scored=name is not None, memory=rows is not None):
+            for made in self._batches(index, scored=name is not None, memory=rows is not None):
+                batch = made.to(device)
                 states = model.update(None if rows is None else rows[batch.nodes], batch, edge_x)
                 z = None
                 if name is not None or tgn.parts.mail_embeds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from headrace.nn import TGN
 from headrace.nn.tgn.forms import FORMS
 from headrace.temporal import Schedule, cut_events, deal_trainers, parse_parallel
 from headrace.temporal.statistics import age_statistics
+from headrace.train.events.forward import Forward
 from headrace.train.events.heads import make_head
+from headrace.train.events.joint import JointRecipe
 from headrace.train.events.options import AUTO, TemporalOptions
-from headrace.train.events.recipe import Forward, TemporalRecipe
+from headrace.train.events.recipe import TemporalRecipe
 from headrace.train.events.static import check_features, learned_rows
 from headrace.train.fit import Setup, describe, fit
 from headrace.train.measure import Spread
@@ -94,7 +97,10 @@ def temporal(
     classes = make_head(stream, options, splits.train).classes
     cuts = cut_events(stream, 0, splits.train, options.batch_size, options.cut)
     schedule = Schedule(i, j, k, len(cuts) - 1)
-    swept = replace(options, epochs=schedule.sweeps(options.epochs), accumulate=schedule.trainers)
+    options = options.resolved(int(os.environ.get("WORLD_SIZE", "1")))
+    if resume and out is not None:
+        _check_lanes(Path(out), options)
+    swept = replace(options, epochs=schedule.sweeps(options.epochs), accumulate=options.batches_per_step)
 
     def make(setup: Setup) -> Recipe:
         deal_trainers(i, j, k, setup.ranks.machines)  # refuses what does not fit, before anything takes long
@@ -104,7 +110,7 @@ def temporal(
         tgn = _tgn(setup.options, stream, width, classes=classes)
         learned = setup.options.static == "learned"
         model = Forward(tgn, static, keeps=learned, drops=setup.options.static_dropout if learned else 0.0)
-        recipe = TemporalRecipe(
+        recipe = recipe_of(
             stream,
             splits,
             model,
@@ -115,6 +121,9 @@ def temporal(
             saves=setup.folder is not None,
         )
         setup.opened.callback(recipe.close)
+        if isinstance(recipe, JointRecipe) and setup.options.capture == "auto" and recipe.device.type == "cuda":
+            which = "steps are recorded once and replayed as one launch" if recipe.captured else "steps are not recorded"
+            setup.watcher.note(f"{which} (capture auto: {recipe.capture_reason}); a resumed run goes on as it began")
         if setup.heartbeat is not None:
             setup.opened.enter_context(setup.heartbeat.waits_for(recipe.copies.waits))
         return recipe
@@ -130,6 +139,22 @@ def temporal(
     if out is not None and recipe.ranks.rank == 0:  # type: ignore[attr-defined]
         Run(out).save_result(result.summary())
     return result
+
+
+def recipe_of(
+    stream: EventStream, splits: EventSplits, model: Forward, options: TemporalOptions, *more: Any, **named: Any
+) -> TemporalRecipe:
+    """The recipe of a process, whose lanes are together or one after the other."""
+    kind = JointRecipe if options.lanes == "together" else TemporalRecipe
+    return kind(stream, splits, model, options, *more, **named)
+
+
+def _check_lanes(path: Path, options: TemporalOptions) -> None:
+    begun = Run(path).header["options"].get("lanes", options.lanes)
+    if begun != options.lanes:
+        raise ValueError(
+            f"{path} was begun with lanes {begun}, not {options.lanes}: resume it with the same lanes (together, in one process)"
+        )
 
 
 def _require(stream: EventStream, options: TemporalOptions, copies: int) -> None:
@@ -169,7 +194,7 @@ def _static(stream: EventStream, splits: EventSplits, features: Tensor | None, s
 
     def make(table: nn.Embedding) -> TemporalRecipe:
         model = Forward(_tgn(options, stream, options.hidden, form="tgat", classes=classes, **layers), None, table)
-        return TemporalRecipe(stream, splits, model, once, evaluates=False)
+        return recipe_of(stream, splits, model, once, evaluates=False)
 
     return learned_rows(make, once, stream, splits.train, setup)
 

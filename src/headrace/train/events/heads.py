@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.graph import EventStream
 from headrace.nn import event_losses
 from headrace.sample import EventNegatives
-from headrace.temporal import EventBatch
+from headrace.temporal import Events
 from headrace.temporal.heuristics import LabelHistory, Recency, tie_ranks
 from headrace.train.events.candidates import Candidates, EveryDestination
 from headrace.train.events.options import TemporalOptions
@@ -19,7 +19,7 @@ from headrace.train.inference.ranking import RankMetrics
 from headrace.train.measure import Measure, auc, average_precision
 
 if TYPE_CHECKING:
-    from headrace.train.events.recipe import Forward
+    from headrace.train.events.forward import Forward
 
 _MOST_CLASSES = 1024
 _TIE = 1e-5  # scores that differ by less, relatively, are equal: rows of a product round by where they stand
@@ -43,8 +43,8 @@ class Head(Protocol):
         """Logits of a pair."""
         ...
 
-    def loss(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
-        """The mean over a batch's events; `z` has rows of sources, destinations and negatives."""
+    def losses(self, model: Forward, z: Tensor, events: Events) -> Tensor:
+        """Of each event; `z` has rows of sources, destinations and negatives.  # -> [events]"""
         ...
 
     @property
@@ -52,7 +52,7 @@ class Head(Protocol):
         """Whom an event is compared to in evaluation."""
         ...
 
-    def outcome(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
+    def outcome(self, model: Forward, z: Tensor, events: Events) -> Tensor:
         """What is kept of each event of an evaluated batch.  # -> [events, numbers]"""
         ...
 
@@ -86,11 +86,11 @@ class LinkHead:
         self._apart = 0 if options.candidates else 1  # whether the candidate of AP is beside those that are ranked
         self._recency: Recency | None = None
 
-    def loss(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
-        return event_losses(model.scores(z, events.size), self.options.loss).mean()
+    def losses(self, model: Forward, z: Tensor, events: Events) -> Tensor:
+        return event_losses(model.scores(z, events), self.options.loss)
 
-    def outcome(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
-        return self._outcome(model.scores(z, events.size).double(), _TIE)
+    def outcome(self, model: Forward, z: Tensor, events: Events) -> Tensor:
+        return self._outcome(model.scores(z, events).double(), _TIE)
 
     def _outcome(self, scores: Tensor, slack: float = 0.0) -> Tensor:
         """The event's score, that of one candidate, and its rank.  # [n, 1 + candidates] -> [n, 3]"""
@@ -145,15 +145,19 @@ class ClassHead:
             raise ValueError(f"all {train_end} training events have label {only}: there is nothing to tell apart")
         self.measures = self._binary if self.classes == 2 else self._several
         self.stream, self.train_end = stream, train_end
+        self._placed = self.labels  # where they were asked for last
         self._history: LabelHistory | None = None
 
-    def loss(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
-        return F.cross_entropy(self._logits(model, z, events), self.labels[events.begin : events.end].to(z.device))
+    def losses(self, model: Forward, z: Tensor, events: Events) -> Tensor:
+        if self._placed.device != z.device:
+            self._placed = self.labels.to(z.device)
+        return F.cross_entropy(self._logits(model, z, events), self._placed[events.event], reduction="none")
 
-    def _logits(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
-        return model.tgn.score(z[: events.size], z[events.size : 2 * events.size])
+    def _logits(self, model: Forward, z: Tensor, events: Events) -> Tensor:
+        by_end = z.view(events.lanes, -1, events.size, z.shape[1])
+        return model.tgn.score(by_end[:, 0].flatten(0, 1), by_end[:, 1].flatten(0, 1))
 
-    def outcome(self, model: Forward, z: Tensor, events: EventBatch) -> Tensor:
+    def outcome(self, model: Forward, z: Tensor, events: Events) -> Tensor:
         return self._logits(model, z, events).double().cpu()
 
     def measured(self, outcomes: Tensor, events: Tensor) -> dict[str, Any]:

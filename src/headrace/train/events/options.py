@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.temporal import parse_parallel
@@ -39,14 +39,23 @@ class TemporalOptions(RunOptions):
     evaluate: Literal["uniform", "historical", "inductive"] = option("uniform", "negatives of the evaluation")
     in_batch: Literal["hidden", "visible"] = option("hidden", "whether an event may see earlier ones of its own batch as neighbors")
     prepared: str | None = option(None, "directory that batches are written to once, and read from by later epochs and runs")
+    lanes: Literal["auto", "together", "apart"] = option(
+        "auto",
+        "whether the batches that trainers of a process have in an iteration are one batch (auto: on a GPU, by a process alone)",
+    )
+    capture: Literal["auto", "always", "never"] = option(
+        "auto", "with a GPU, replay forward and backward as one launch, on batches padded to one shape (auto: where that pays)"
+    )
     cut: Literal["size", "ties"] = option("size", "whether batches may end between events of one time")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.parallel != AUTO:
             parse_parallel(self.parallel)
-        if self.device.partition(":")[0] != "cpu":
-            raise ValueError(f"event streams are trained on a CPU as yet, not on {self.device}: leave device out")
+        if self.capture == "always" and self.device.partition(":")[0] == "cpu":
+            raise ValueError("capture says what a GPU does: it needs device cuda")
+        if self.capture == "always" and self.lanes == "apart":
+            raise ValueError("capture replays the batch of all lanes together: it does not go with lanes apart")
         if self.accumulate and self.accumulate != self.batches_per_step:
             raise ValueError(f"a step has a batch of each trainer: set parallel, not accumulate ({self.accumulate})")
         for name in ("dropout", "static_dropout"):
@@ -55,9 +64,22 @@ class TemporalOptions(RunOptions):
 
     @property
     def batches_per_step(self) -> int:
-        """Trainers, however many ranks they are spread over."""
+        """Trainers, however many ranks they are spread over; one where their batches are one."""
+        if self.lanes == "together":
+            return 1
         i, j, k = parse_parallel(self.parallel)
         return i * j * k
+
+    def resolved(self, ranks: int) -> TemporalOptions:
+        """With `lanes` decided."""
+        together = self.lanes == "together" or (self.lanes == "auto" and self.device.partition(":")[0] == "cuda" and ranks == 1)
+        if together and ranks > 1:
+            raise ValueError(f"lanes together are of one process, and there are {ranks} ranks: leave lanes out")
+        if self.capture == "always" and not together:
+            raise ValueError(
+                f"capture replays steps of one process, and there are {ranks} ranks: train on one, or leave capture out"
+            )
+        return replace(self, lanes="together" if together else "apart")
 
     def _bounds(self) -> dict[str, int]:
         ones = ("batch_size", "static_epochs", "neighbors", "hidden", "heads", "negatives")

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.graph import EventSplits, EventStream
-from headrace.nn import TGN
 from headrace.pipeline import Pipeline, Stage, StageTimes, Trace
 from headrace.ranks import Alone, Exchange, Ranks, on_first
 from headrace.sample import EventNegatives
 from headrace.temporal import (
+    Asked,
     Copies,
     EventBatch,
     EventBatches,
+    Events,
     PreparedBatches,
     Schedule,
     Turn,
@@ -27,6 +28,7 @@ from headrace.temporal import (
     parse_parallel,
 )
 from headrace.train.events.evaluate import Evaluator
+from headrace.train.events.forward import Forward
 from headrace.train.events.heads import make_head
 from headrace.train.events.options import TemporalOptions
 from headrace.train.recipe import Progress, Recipe, Step
@@ -42,68 +44,9 @@ class TurnBatch:
 
     turn: Turn | None
     sweep: int = 0
-    sets: list[EventBatch] | None = None
+    sets: list[EventBatch] | None = None  # on the device that trains
     read: Future[list[Tensor]] | None = None
-
-
-class Forward(nn.Module):
-    """A TGN with the static rows of its nodes: given ones, or a table that is learnt in memory's place.
-
-    `keeps`: whether given rows are saved with the weights, as those are that no dataset has. `drops`: the share of nodes that have
-    zeros in a batch of training, as those have later that training has not seen.
-    """
-
-    def __init__(
-        self, tgn: TGN, static: Tensor | None, learned: nn.Embedding | None = None, *, keeps: bool = False, drops: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.tgn, self.learned, self.drops = tgn, learned, drops
-        self.register_buffer("static", static, persistent=keeps)
-
-    def rows_of(self, nodes: Tensor) -> Tensor | None:
-        if self.learned is not None:
-            rows: Tensor = self.learned(nodes)
-            return rows
-        if self.static is None:
-            return None
-        rows = self.static[nodes]  # type: ignore[index]
-        if self.training and self.drops:
-            rows = rows * (torch.rand(len(nodes), 1, device=rows.device) >= self.drops)
-        return rows
-
-    def update(self, rows: Tensor | None, batch: EventBatch, edge_x: Tensor | None) -> Tensor | None:
-        """Memory of the batch's nodes after their mail."""
-        if rows is None:
-            return None
-        memory, mail = rows.split([self.tgn.memory_width, self.tgn.mail_width], dim=1)
-        features = None if edge_x is None else edge_x[batch.mail_event]
-        return self.tgn.update(memory, mail, batch.mail_dt, features, has_mail=batch.has_mail)
-
-    def letters(self, memory: Tensor, batch: EventBatch, z: Tensor | None) -> Tensor:
-        """What is written for `batch.written`: memory, then mail.  # -> [w, memory + mail]"""
-        own, other = memory[batch.written], memory[batch.other]
-        embeds = None if z is None else z[batch.other_root]
-        mail, _ = self.tgn.mail(own, other, z_src=embeds, z_dst=embeds)
-        return torch.cat([own.detach(), mail], dim=1)
-
-    def embed(self, memory: Tensor | None, batch: EventBatch, edge_x: Tensor | None) -> Tensor:
-        roots = batch.blocks[0].num_dst if batch.blocks else len(batch.age)
-        if not self.tgn.hops:
-            return self.tgn.embed(memory, (), static=self.rows_of(batch.nodes), row_of=batch.row_of[:roots], age=batch.age)
-        return self.tgn.embed(
-            memory,
-            batch.blocks,
-            batch.dt,
-            edge_x=edge_x,
-            edge_id=None if edge_x is None else batch.edge_id,
-            static=self.rows_of(batch.nodes),
-            row_of=batch.row_of,
-        )
-
-    def scores(self, z: Tensor, size: int) -> Tensor:
-        """Logits of events and their negatives.  # [roots, out] -> [events, 1 + negatives]"""
-        source, others = z[:size], z[size:].view(-1, size, z.shape[1]).transpose(0, 1)
-        return self.tgn.score(source, others)
+    target: Tensor | None = None  # ids of the nodes that it writes, where memory is
 
 
 class TemporalRecipe(Recipe):
@@ -144,18 +87,9 @@ class TemporalRecipe(Recipe):
         self.make = EventBatches(
             stream, cuts, negatives, neighbors=self._hops(), in_batch=options.in_batch, group=i, threads=options.threads
         )
-        tgn = model.tgn
-        self.has_memory = tgn.memory_width > 0
-        self.copies = Copies(
-            self.schedule,
-            stream.num_nodes,
-            memory=tgn.memory_width,
-            mail=tgn.mail_width,
-            device=self.device,
-            ranks=self.ranks,
-            exchange=exchange,
-        )
-        self.memories = self.copies.memories
+        self.has_memory = model.tgn.memory_width > 0
+        self.copies = self._copies(exchange)
+        self.memories: Mapping[int, Any] = self.copies.memories
         self.prepared = None if options.prepared is None else self._prepared(Path(options.prepared))
         self.edge_x = None if stream.edge_x is None else stream.edge_x.float().to(self.device)
         first = self.ranks.rank == 0
@@ -168,6 +102,18 @@ class TemporalRecipe(Recipe):
         self._collected: tuple[list[Tensor], dict[tuple[int, int], Tensor]] | None = None
         self._after: Tensor | None = None  # the memory after training, of the weights that are in place
         self._pipeline: Pipeline | None = None
+
+    def _copies(self, exchange: Exchange | None) -> Any:
+        tgn = self.model.tgn
+        return Copies(
+            self.schedule,
+            self.stream.num_nodes,
+            memory=tgn.memory_width,
+            mail=tgn.mail_width,
+            device=self.device if self.ranks.size == 1 else "cpu",  # of ranks, those of a machine share its memory
+            ranks=self.ranks,
+            exchange=exchange,
+        )
 
     def _hops(self) -> list[int]:
         return [self.options.neighbors] * max(self.model.tgn.hops, 1)
@@ -203,7 +149,7 @@ class TemporalRecipe(Recipe):
     def num_batches(self, epoch: int) -> int:
         return self.schedule.trainers * self.schedule.iterations
 
-    def owners(self, epoch: int, first: int, count: int) -> Sequence[int]:
+    def owners(self, epoch: int, first: int, count: int) -> Sequence[int] | None:
         return [self.copies.owners[cell % self.schedule.trainers] for cell in range(first, first + count)]
 
     def _first_sweep(self, sweep: int, turn: Turn) -> bool:
@@ -216,13 +162,19 @@ class TemporalRecipe(Recipe):
             return 0
         return int(self.make.starts[self.schedule.start(turn.copy)])
 
-    def _sets(self, sweep: int, turn: Turn) -> list[EventBatch]:
+    def _asked(self, sweep: int, turn: Turn) -> list[Asked]:
+        """A turn's batch with each of its sets of negatives."""
         j, k = self.schedule.j, self.schedule.k
         epoch = (sweep * k + turn.copy) * j
         since = self._since(sweep, turn)
-        memory, draws = self.has_memory, self.head.draws
+        return [Asked(turn.batch, epoch + n, since) for n in range(j)]
+
+    def _made(self, asked: Sequence[Asked]) -> list[EventBatch]:
         make = self.make if self.prepared is None else self.prepared
-        return [make.make(turn.batch, epoch + n, since=since, memory=memory, negatives=draws) for n in range(j)]
+        return make.make_all(asked, memory=self.has_memory, negatives=self.head.draws)
+
+    def _sets(self, sweep: int, turn: Turn) -> list[EventBatch]:
+        return self._made(self._asked(sweep, turn))
 
     def batches(self, epoch: int, first: int) -> Iterator[TurnBatch]:
         trainers = self.schedule.trainers
@@ -235,13 +187,15 @@ class TemporalRecipe(Recipe):
             turn = self.schedule.turn(*cell)
             if turn is None or not turn.reads:
                 return TurnBatch(turn, epoch)
-            sets = self._sets(epoch, turn)
+            made = self._sets(epoch, turn)
+            sets = [batch.to(self.device) for batch in made]
             if not self.has_memory:
                 return TurnBatch(turn, epoch, sets)
-            ticket = self._base(epoch) + turn.ticket
-            nodes = [batch.nodes for batch in sets]
-            reset = turn.resets and turn.batch == 0
-            return TurnBatch(turn, epoch, sets, self.memories[turn.copy].read(ticket, turn.batch, nodes, reset=reset))
+            memory = self.memories[turn.copy]
+            near = made if memory.rows.device.type == "cpu" else sets  # ranks of a machine share memory of the host
+            ticket, reset = self._base(epoch) + turn.ticket, turn.resets and turn.batch == 0
+            read = memory.read(ticket, turn.batch, [batch.nodes for batch in near], reset=reset)
+            return TurnBatch(turn, epoch, sets, read, near[0].nodes[near[0].written])
 
         self._take_up(epoch, iteration)
         self._pipeline = Pipeline(cells, [Stage("prepare", prepare)], staleness=self.options.staleness, trace=self.trace)
@@ -254,7 +208,7 @@ class TemporalRecipe(Recipe):
             turn = self.schedule.turn(iteration, trainer)
             if turn is not None and not turn.reads:
                 rows = self._rows_held.get(turn.trainer)
-                self._held[turn.trainer] = self._sets(sweep, turn), rows
+                self._held[turn.trainer] = [batch.to(self.device) for batch in self._sets(sweep, turn)], rows
 
     def _base(self, sweep: int) -> int:
         return sweep * 2 * self.schedule.batches
@@ -271,21 +225,28 @@ class TemporalRecipe(Recipe):
         if turn.stay + 1 == self.schedule.j:
             self._held.pop(turn.trainer)
         events = sets[turn.stay]
-        model = self.model
         with clock("forward"):
-            memory = model.update(None if rows is None else rows[turn.stay], events, self.edge_x)
-            late = model.tgn.parts.mail_embeds
-            if memory is not None and turn.writes and not late:
-                self._write(batch.sweep, turn, events, model.letters(memory, events, None))
-            z = model.embed(memory, events, self.edge_x)
-            if memory is not None and turn.writes and late:
-                self._write(batch.sweep, turn, events, model.letters(memory, events, z))
-            loss = self.head.loss(model, z, events)
+            held = None if rows is None else rows[turn.stay].to(self.device, non_blocking=self.device.type != "cpu")
+
+            def write(letters: Tensor) -> None:
+                assert batch.target is not None
+                ticket = self._base(batch.sweep) + turn.ticket + turn.group
+                self.memories[turn.copy].write(ticket, turn.batch, batch.target, letters)
+
+            loss = self.losses(held, events, write if turn.writes else None).mean()
         return Step(loss, events.size, nodes=(len(events.age), len(events.nodes)), edges=(len(events.dt),))
 
-    def _write(self, sweep: int, turn: Turn, events: EventBatch, rows: Tensor) -> None:
-        ticket = self._base(sweep) + turn.ticket + turn.group
-        self.memories[turn.copy].write(ticket, turn.batch, events.nodes[events.written], rows)
+    def losses(self, rows: Tensor | None, events: Events, write: Callable[[Tensor], None] | None) -> Tensor:
+        """The loss of each event, from rows of memory and mail; `write` is given what they become as soon as that is known."""
+        model = self.model
+        memory = model.update(rows, events, self.edge_x)
+        late = model.tgn.parts.mail_embeds
+        if memory is not None and write is not None and not late:
+            write(model.letters(memory, events, None))
+        z = model.embed(memory, events, self.edge_x)
+        if memory is not None and write is not None and late:
+            write(model.letters(memory, events, z))
+        return self.head.losses(model, z, events)
 
     def step(self, batch: TurnBatch, clock: Clock) -> Step:
         self.model.train()
@@ -312,7 +273,7 @@ class TemporalRecipe(Recipe):
         assert collected is not None  # the loop calls assemble before it saves
         rows, held = collected
         trainers = sorted({trainer for trainer, _ in held})
-        by_trainer = {trainer: [held[trainer, stay] for stay in range(self.schedule.j)] for trainer in trainers}
+        by_trainer = {trainer: [held[trainer, stay].cpu() for stay in range(self.schedule.j)] for trainer in trainers}
         return {"memory": [part.cpu() for part in rows], "held": by_trainer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -363,7 +324,8 @@ class TemporalRecipe(Recipe):
 
     def finish(self, run: Run | None) -> dict[str, Any]:
         if run is not None:
-            run.save_checkpoint({"model": self.model.state_dict(), "node_memory": self._after}, "best")
+            after = None if self._after is None else self._after.cpu()
+            run.save_checkpoint({"model": self.model.state_dict(), "node_memory": after}, "best")
         return {}
 
     def facts(self) -> dict[str, Any]:

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from headrace.cluster import FetchedBatches, OwnBatches, RoundBatches, rounds_of
 from headrace.graph import Dataset
 from headrace.loader import Batch, NeighborLoader, Shard, WholeBatch
+from headrace.loader.padded import Shape
 from headrace.nn import GNN, Layer
 from headrace.nn.node_losses import count_right, loss_weight, node_loss
 from headrace.pipeline import Trace
 from headrace.ranks import Alone, Exchange, Ranks
 from headrace.store import Remote, Store, Tiered, hot_order, rows_for
+from headrace.train.captured import CapturedStep, captures, normalizes_batches
 from headrace.train.inference.layerwise.infer import infer
 from headrace.train.inference.layerwise.walk import layers_of
-from headrace.train.nodes.captured import CapturedStep, captures, normalizes_batches
 from headrace.train.nodes.checks import check_weights
 from headrace.train.nodes.options import NodeOptions
 from headrace.train.nodes.own_rows import with_rows_of
@@ -76,7 +77,7 @@ class NodeRecipe(Recipe):
         steps = options.epochs * self.num_batches(0) // self.accumulate
         how = {"on_gpu": self.device.type == "cuda", "sampled": self.loader is not None, "pulls": self.pulls}
         begins, self.capture_reason = captures(self.model, options.capture, steps=steps, **how)
-        self.captured = CapturedStep(self.model, self._loss_of) if begins else None
+        self.captured = CapturedStep(self.model, self._loss_of, Shape) if begins else None
         self.exact = options.validate != "sampled" and layers_of(model) is not None
         if options.validate == "exact" and not self.exact and self.whole is None:
             raise ValueError(
@@ -158,7 +159,7 @@ class NodeRecipe(Recipe):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.options.capture == "auto":  # as the run began, however many steps it has by now
-            self.captured = CapturedStep(self.model, self._loss_of) if "captured" in state else None
+            self.captured = CapturedStep(self.model, self._loss_of, Shape) if "captured" in state else None
         if self.captured is not None and "captured" in state:
             self.captured.load_state_dict(state["captured"])
 

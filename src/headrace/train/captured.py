@@ -5,27 +5,69 @@ recorded once, on memory of a fixed shape that holds nearly every batch, and the
 plan over bounded sizes is the idea of ZeroGNN, 2026.) For a batch that does not fit there is a new recording with more room, a few
 times; then such batches are computed as usual. Rooms are part of a run's state, since the bits of a product depend on its shape: a
 run that is resumed records the room that it had.
+
+A batch brings what is recorded: how much room it needs (`room`) and memory of that room which it can be copied into (`padded`), as
+those of nodes (`loader.padded`) and of events (`temporal.joint`) do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from headrace._capture import recording
-from headrace.loader.padded import PaddedBatch, Shape
-from headrace.nn import GNN
+from headrace.nn import GNN, TGN
 
 _LOOK = 4  # batches computed as usual before the first recording, to see how large they are
 _SPARE = 0.03
 _RECORDINGS = 8  # after which batches that do not fit are no longer made room for
 _STEPS = 16  # fewer do not earn a recording, which runs a step three times
 
-Loss = Callable[[Any], tuple[Tensor, Tensor]]  # of a batch: the loss, and how many predictions are right
+Loss = Callable[[Any], tuple[Tensor, ...]]  # of a batch: the loss, and what else is asked of it, such as right predictions
+
+
+class Room(Protocol):
+    """What fits into a recording: a dataclass of tuples of numbers."""
+
+    def alike(self, other: Any) -> bool:
+        """Whether what is fixed about a recording, such as the number of seeds, is the same."""
+        ...
+
+    def holds(self, other: Any) -> bool:
+        """Whether a batch that asks for `other` can be copied in."""
+        ...
+
+    def union(self, other: Any) -> Any:
+        """Room for batches of either."""
+        ...
+
+
+class Twin(Protocol):
+    """Memory of one shape that batches are copied into; the loss takes it in place of them."""
+
+    def fill(self, batch: Any) -> None:
+        """Copy a batch in; nothing waits for the device."""
+        ...
+
+    def rehearse(self, batch: Any) -> None:
+        """Copy a batch in, so that its step leaves nothing behind but gradients."""
+        ...
+
+
+class Padding(Protocol):
+    """A batch that can be replayed."""
+
+    def room(self, *, spare: float = 0.0) -> Any:
+        """The `Room` for this batch, and the share `spare` more for others like it."""
+        ...
+
+    def padded(self, room: Any, model: nn.Module) -> Twin:
+        """Memory for batches of a room."""
+        ...
 
 
 def captures(model: nn.Module, capture: str, *, on_gpu: bool, sampled: bool, steps: int, pulls: bool = False) -> tuple[bool, str]:
@@ -41,7 +83,7 @@ def captures(model: nn.Module, capture: str, *, on_gpu: bool, sampled: bool, ste
         return False, "it is for sampled batches on a GPU"
     if pulls:
         return False, "a step waits for sums of other ranks, which cannot be recorded"
-    if not isinstance(model, GNN):
+    if not isinstance(model, (GNN, TGN)):
         return False, "a model of one's own may wait for the GPU, which cannot be recorded: capture always tries it"
     if normalizes_batches(model):
         return False, "batches would be padded, and the model normalizes over them"
@@ -56,26 +98,30 @@ def normalizes_batches(model: nn.Module) -> bool:
 
 
 class CapturedStep:
-    """Replays a step where it can. `loss` must compute on the batch alone and wait for nothing."""
+    """Replays a step where it can. `loss` must compute on the batch alone and wait for nothing; `kind` is the class of rooms."""
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        self.model, self.loss = model, loss
+    def __init__(self, model: nn.Module, loss: Loss, kind: Callable[..., Room]) -> None:
+        self.model, self.loss, self.kind = model, loss, kind
         self.seen = 0
         self.recordings = self.replays = 0
-        self._shape: Shape | None = None  # room for all batches so far
-        self._room: Shape | None = None  # what is recorded, or to be recorded again
+        self._shape: Room | None = None  # room for all batches so far
+        self._room: Room | None = None  # what is recorded, or to be recorded again
         self._recorded: _Recorded | None = None
 
-    def __call__(self, batch: Any) -> tuple[Tensor, Tensor] | None:
-        """Loss and right predictions, with the gradients in place; or None, for a batch to be computed as usual."""
-        sample = batch.sample
+    @property
+    def room(self) -> Room | None:
+        """What a batch is most likely copied into."""
+        return self._room
+
+    def __call__(self, batch: Padding) -> tuple[Tensor, ...] | None:
+        """What the loss returns, with the gradients in place; or None, for a batch to be computed as usual."""
         self.seen += 1
-        shape = Shape.of(sample, spare=_SPARE)
-        if self._shape is None or self._shape.nodes[0] == sample.num_seeds:
+        shape: Room = batch.room(spare=_SPARE)
+        if self._shape is None or self._shape.alike(shape):
             self._shape = shape if self._shape is None else self._shape.union(shape)
-        if self.seen <= _LOOK or self._shape.nodes[0] != sample.num_seeds:
+        if self.seen <= _LOOK or not self._shape.alike(shape):
             return None
-        if self._room is None or not self._room.holds(sample):
+        if self._room is None or not self._room.holds(batch.room()):
             if self.recordings == _RECORDINGS:
                 return None
             self._recorded = None  # its memory serves the next
@@ -88,23 +134,21 @@ class CapturedStep:
 
     def state_dict(self) -> dict[str, Any]:
         """Which batches are replayed, and in how much room."""
-        shapes = [None if shape is None else astuple(shape) for shape in (self._shape, self._room)]
+        shapes = [None if shape is None else astuple(shape) for shape in (self._shape, self._room)]  # type: ignore[call-overload]
         return {"seen": self.seen, "recordings": self.recordings, "shapes": shapes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.seen, self.recordings, self._recorded = state["seen"], state["recordings"], None
-        self._shape, self._room = (None if shape is None else Shape(*map(tuple, shape)) for shape in state["shapes"])
+        self._shape, self._room = (None if shape is None else self.kind(*map(tuple, shape)) for shape in state["shapes"])
 
 
 class _Recorded:
-    def __init__(self, model: nn.Module, loss: Loss, shape: Shape, batch: Any) -> None:
-        self.batch = PaddedBatch(shape, batch, in_place=bool(getattr(model, "reads_table", False)))
-        if any(getattr(module, "wants_degree", False) for module in model.modules()):
-            self.batch.keep_degrees(batch)
-        self.batch.fill(batch)
+    def __init__(self, model: nn.Module, loss: Loss, room: Room, batch: Padding) -> None:
+        self.batch = batch.padded(room, model)
+        self.batch.rehearse(batch)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        device = batch.n_id.device
+        device = self.parameters[0].device
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.random.fork_rng([device]):  # what is tried out here draws no numbers of the run
@@ -115,18 +159,18 @@ class _Recorded:
             torch.cuda.current_stream(device).wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
             with recording(self.graph, stream):
-                captured, self.right = loss(self.batch)
+                captured, *self.beside = loss(self.batch)
                 captured.backward()  # type: ignore[no-untyped-call]
         self.captured = captured.detach()
         self.gradients = [p.grad for p in self.parameters]
         self._forget()
 
-    def replay(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def replay(self, batch: Padding) -> tuple[Tensor, ...]:
         self.batch.fill(batch)
         self.graph.replay()
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        return self.captured, self.right
+        return self.captured, *self.beside
 
     def _forget(self) -> None:
         for parameter in self.parameters:
