@@ -172,3 +172,18 @@ class TestAgainstPygsSampler:
         ours = [b.num_sampled_edges for b in NeighborLoader(data, [4, 2], **options)]
         theirs = [b.num_sampled_edges for b in PygLoader(data, [4, 2], **options)]
         assert [e[0] for e in ours] == [e[0] for e in theirs]
+
+
+def test_memory_is_kept_while_batches_of_pyg_are_read_and_not_longer() -> None:
+    from headrace.store import heap
+
+    data = Data(x=torch.randn(50, 4), edge_index=torch.randint(0, 50, (2, 200)))
+    before = heap._holders
+    for _ in NeighborLoader(data, [2], batch_size=10):
+        assert heap._holders == before + 1
+    assert heap._holders == before
+    batches = iter(NeighborLoader(data, [2], batch_size=10))
+    next(batches)
+    assert heap._holders == before + 1
+    del batches  # not read to its end
+    assert heap._holders == before

@@ -8,6 +8,7 @@ import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ from headrace._device import device_of
 from headrace.loader.seeds import Seeds
 from headrace.loader.shard import Shard
 from headrace.pipeline import Fenced, OnStream, Pipeline, Stage, StageTimes, Trace
-from headrace.store import BufferPool, PoolUse
+from headrace.store import BufferPool, PoolUse, kept_memory
 
 
 class Loader(ABC):
@@ -125,13 +126,14 @@ class Loader(ABC):
         pipeline = Pipeline(self.seeds.batches(epoch, first), self._stages(epoch), staleness=self.staleness, trace=self.trace)
         self._times = pipeline.times
         try:
-            for batch in pipeline:
-                if isinstance(batch, Fenced):
-                    batch = batch.receive(tensors_in(batch.item))
-                elif not self.finish_ahead:
-                    batch = self._finish(batch)
-                yield batch
-                del batch
+            with kept_memory() if self.keeps_memory else nullcontext():
+                for batch in pipeline:
+                    if isinstance(batch, Fenced):
+                        batch = batch.receive(tensors_in(batch.item))
+                    elif not self.finish_ahead:
+                        batch = self._finish(batch)
+                    yield batch
+                    del batch
         finally:
             self.peak = max(self.peak, pipeline.peak)
 
@@ -186,6 +188,7 @@ class Loader(ABC):
         return self(positions, epoch=self.epoch, batch=zlib.crc32(positions.numpy().tobytes()))
 
     inputs = "input nodes"  # what the positions count
+    keeps_memory = False  # whether, while batches are read, freed memory stays with the process for the tensors of the next one
 
     @property
     def stage_times(self) -> list[StageTimes]:

@@ -161,6 +161,7 @@ class HeteroNeighborLoader(NeighborLoader):
             self._topology = topology_of(data, time_attr)
             self._typed = self._attributes.typed_graph_of_pyg(self._topology, threads=self.threads)
             self.finish_ahead = True  # a PyG batch has its rows
+            self.keeps_memory = self.device is None  # PyG's layers make and free large tensors in every step
             self._take_subgraphs(self._typed)
         self._make_pool(self._typed.nbytes + (_bytes(self._topology) if self._is_pyg else 0))
         if hasattr(num_neighbors, "get_values"):  # PyG's NumNeighbors

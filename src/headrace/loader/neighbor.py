@@ -182,6 +182,7 @@ class NeighborLoader(Loader):
             self._topology = topology_of(data, time_attr)
             self._graph = attributes.graph_of_pyg(self._topology, threads=self.threads)
             self.finish_ahead = True  # a PyG batch has its rows
+            self.keeps_memory = self.device is None  # PyG's layers make and free large tensors in every step
             self._take_subgraphs(self._graph)
         else:
             if transform_sampler_output is not None:

@@ -68,6 +68,7 @@ class ZipLoader(Loader):
         )
         self.loaders = list(loaders)
         self.finish_ahead = all(loader.finish_ahead for loader in loaders)
+        self.keeps_memory = any(loader.keeps_memory for loader in loaders)
         self.pool = BufferPool(limit=0)  # the loaders have their own
         positions = torch.arange(min(len(loader.dataset) for loader in loaders))
         order = Order.of(sampler, batch_sampler, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
+from headrace.pyg.dropout import Dropout
 from headrace.pyg.gat import GATConv, GATv2Conv
 from headrace.pyg.gcn import GCNConv
 from headrace.pyg.gin import GINConv, GINEConv
@@ -36,6 +37,7 @@ class Accelerated:
 
     def __init__(self, model: nn.Module, layers: list[Layer], swapped: list[Any], trim: bool = False) -> None:
         self.model, self.layers, self._swapped, self.trim = model, tuple(layers), swapped, trim
+        self._dropouts = _dropouts_made_ours(model) if trim else {}
 
     @property
     def changed(self) -> tuple[Layer, ...]:
@@ -52,7 +54,10 @@ class Accelerated:
         for layer in self._swapped:
             layer.__dict__.pop("trims", None)
             layer.__class__ = layer.pyg
+        for module in self._dropouts.values():
+            module.__class__ = Dropout.plain
         self._swapped.clear()
+        self._dropouts.clear()
 
     def __repr__(self) -> str:
         head = f"Accelerated({len(self.changed)} of {len(self.layers)} message-passing layers{', trimmed' * self.trim})"
@@ -63,7 +68,8 @@ class Accelerated:
             f"  {layer.name:{names}}  {layer.kind:{kinds}}  {'changed' if layer.changed else f'kept: {layer.reason}'}"
             for layer in self.layers
         )
-        return "\n".join([head, *lines])
+        drawn = (f"  {name:{names}}  {'Dropout':{kinds}}  changed: draws its own numbers" for name in self._dropouts)
+        return "\n".join([head, *lines, *drawn])
 
 
 def accelerate(model: nn.Module, *, trim: bool = False) -> Accelerated:
@@ -74,8 +80,9 @@ def accelerate(model: nn.Module, *, trim: bool = False) -> Accelerated:
 
     trim: on batches of our loaders, compute in each layer only the rows that a seed still depends on: the output has rows for the
         seeds, to which they are equal, and none behind them (`out[:batch.batch_size]` is the same). Other inputs, such as a whole
-        graph, are computed whole. A model that would notice the missing rows is refused with a ValueError, as far as can be seen
-        from its modules: norms over nodes, `JumpingKnowledge`, layers that are not accelerated, types of nodes.
+        graph, are computed whole. Every `torch.nn.Dropout` draws its numbers by our kernel then. A model that would notice the
+        missing rows is refused with a ValueError, as far as can be seen from its modules: norms over nodes, `JumpingKnowledge`,
+        layers that are not accelerated, types of nodes.
 
     >>> import torch_geometric.nn as pyg
     >>> from headrace.pyg import accelerate
@@ -113,6 +120,16 @@ def untrimmable(model: nn.Module) -> str | None:
         if reason is not None:
             return f"{name or 'the model'} ({type(module).__name__}) needs them: {reason}"
     return None
+
+
+def _dropouts_made_ours(model: nn.Module) -> dict[str, nn.Module]:
+    """Change the class of torch's `Dropout`s that drop anything. Rows that are left out need draws of their own in any case."""
+    found: dict[str, nn.Module] = {
+        name: module for name, module in model.named_modules() if type(module) is nn.Dropout and module.p > 0
+    }
+    for module in found.values():
+        module.__class__ = Dropout
+    return found
 
 
 def _reason(module: Any) -> str | None:

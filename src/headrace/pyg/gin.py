@@ -12,6 +12,8 @@ from headrace.pyg.layer import Fast, own_rows
 from headrace.pyg.linear import mapped
 from headrace.pyg.sums import edgewise, inverse_degrees, reduced, segment_sum, take_sources
 
+_IN_PLACE = 1 << 20  # elements of messages
+
 
 class GINConv(Fast, pyg.GINConv):  # type: ignore[misc]
     """PyG's `GINConv`; sum, mean and max over neighbors are one kernel."""
@@ -56,9 +58,11 @@ class GINEConv(Fast, pyg.GINEConv):  # type: ignore[misc]
         return out
 
     def messages(self, **given: Any) -> Tensor:
-        """PyG's, in place: `x_j` was made for them."""
+        """PyG's, in place while they are few: `x_j` was made for them. Of a sampled batch that took longer than new tensors."""
         x, edge_attr = given["x_j"], given["edge_attr"]
         if self.lin is not None or type(edge_attr) is not Tensor or edge_attr.shape != x.shape or edge_attr.dtype != x.dtype:
+            return super().messages(**given)
+        if x.numel() > _IN_PLACE:
             return super().messages(**given)
         messages: Tensor = x.add_(edge_attr).relu_()
         return messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from headrace.bench import peers
 from headrace.bench.measure import CPU, Row, copy_rate, needs_gpu, product_rate, time_in_turn, wait_for
-from headrace.bench.setting import Setting, check_trainable, features_of, threads_of
+from headrace.bench.setting import BATCH, Setting, check_trainable, features_of, threads_of
 from headrace.graph import Dataset
 from headrace.loader import NeighborLoader
+from headrace.store import kept_memory
 from headrace.train.options import option
 
 _WIDTH, _HEADS, _RELATIONS, _FANOUTS = 64, 4, 8, [10, 5]
+_STEPS = 3  # per timing of a model: the first touches memory that the others find again
 _SMALL = ((30, 64), (300, 1200), (3000, 15000))  # nodes and edges of graphs whose time is mostly that of Python
 
 
@@ -97,8 +99,8 @@ def _network() -> nn.Module:
 def _models(data: Dataset) -> dict[str, nn.Module]:
     pyg: Any = import_module("torch_geometric.nn")
 
-    sizes = features_of(data).shape[1], 256, 3, data.num_classes
-    return {"GraphSAGE step": pyg.GraphSAGE(*sizes), "GCN step": pyg.GCN(*sizes), "GAT step": pyg.GAT(*sizes, heads=_HEADS)}
+    sizes, kinds = (features_of(data).shape[1], 256, 3, data.num_classes), {"GraphSAGE": {}, "GCN": {}, "GAT": {"heads": _HEADS}}
+    return {f"{kind} step": getattr(pyg, kind)(*sizes, dropout=0.5, **more) for kind, more in kinds.items()}
 
 
 def _shapes(setting: PygSetting, data: Dataset, device: torch.device) -> list[_Edges]:
@@ -108,7 +110,7 @@ def _shapes(setting: PygSetting, data: Dataset, device: torch.device) -> list[_E
         edge_index = torch.randint(0, nodes, (2, count), generator=generator)
         x = torch.randn(nodes, _WIDTH, generator=generator)
         shapes.append(_Edges(f"{nodes} nodes, {count} edges", x.to(device), edge_index.to(device), inner=max(15000 // count, 1)))
-    batch = _batch(setting, data, _FANOUTS)
+    batch = _batch(setting, data, _FANOUTS, 512)
     x = torch.randn(batch.num_nodes, _WIDTH, generator=generator)
     name = f"sampled batch, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges"
     shapes.append(_Edges(name, x.to(device), batch.edge_index.to(device)))
@@ -117,8 +119,8 @@ def _shapes(setting: PygSetting, data: Dataset, device: torch.device) -> list[_E
     return [*shapes, _Edges(name, x.to(device), data.graph.edge_index().to(device))]
 
 
-def _batch(setting: Setting, data: Dataset, fanouts: list[int]) -> Any:
-    seeds = setting.seed_batches(data, 1, size=512)[0]
+def _batch(setting: Setting, data: Dataset, fanouts: list[int], size: int) -> Any:
+    seeds = setting.seed_batches(data, 1, size=size)[0]
     return next(iter(NeighborLoader(peers.pyg_data(data), fanouts, input_nodes=seeds, batch_size=len(seeds))))
 
 
@@ -163,42 +165,61 @@ def _layer_row(setting: Setting, name: str, conv: Any, edges: _Edges, bandwidth:
 
 
 def _step_rows(setting: PygSetting, data: Dataset, name: str, model: Any, device: torch.device, products: float) -> list[Row]:
-    """A sampled batch from our loader, as PyG's examples write the step, ours whole and with `trim`, and with `trim_to_layer`."""
+    """Training steps on one sampled batch: ours with `trim`, whole and with `trim_to_layer`, PyG's whole and with `trim_to_layer`.
+
+    A step is what PyG's examples write: forward, loss, backward, update. The batch is our loader's for all, so no sampling counts;
+    ours keeps freed memory, as our loader has it while batches are read.
+    """
     from headrace.graph.topology.edge_rows import carried, carry
     from headrace.pyg import accelerate
 
-    batch = _batch(setting, data, [15, 10, 5])
+    batch = _batch(setting, data, [15, 10, 5], BATCH)
     kept = carried(batch.edge_index)
     batch = batch.to(device)
     if kept is not None and device != CPU:  # as a loader on the device leaves it
         kept = dataclasses.replace(kept, indptr=kept.indptr.to(device), indices=kept.indices.to(device))
-    theirs = model.to(device).train()
     sizes = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
-    rows = []
-    for how in ("", ", trim=True", ", trim_to_layer"):
-        setting.progress(f"{name}{how}")
-        trimmed = how == ", trim_to_layer"
-        ours = copy.deepcopy(theirs)
-        accelerate(ours, trim=how == ", trim=True")
 
-        def step(model: Any, trimmed: bool = trimmed) -> Tensor:
-            if kept is not None:  # as if the batch had just come: nothing is known of it but its rows
-                carry(batch.edge_index, dataclasses.replace(kept, _derived={}))
-            model.zero_grad(set_to_none=True)
-            out = model(batch.x, batch.edge_index, **(sizes if trimmed else {}))[: batch.batch_size]
-            loss = F.cross_entropy(out, batch.y[: batch.batch_size].long())
-            loss.backward()  # type: ignore[no-untyped-call]
+    def passes(model: Any, trimmed: bool) -> Tensor:
+        if kept is not None:  # as if the batch had just come: nothing is known of it but its rows
+            carry(batch.edge_index, dataclasses.replace(kept, _derived={}))
+        model.zero_grad(set_to_none=True)
+        out = model(batch.x, batch.edge_index, **(sizes if trimmed else {}))[: batch.batch_size]
+        loss = F.cross_entropy(out, batch.y[: batch.batch_size].long())
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def train(model: Any, optimizer: Any, trimmed: bool, keeps: bool) -> None:
+        with kept_memory() if keeps else nullcontext():
+            for _ in range(_STEPS):
+                passes(model, trimmed)
+                optimizer.step()
             wait_for(device)
-            return loss.detach()
 
-        with _flop_counted(theirs) as flop:
-            results = [step(theirs), *(p.grad for p in theirs.parameters())]
-        _check(name, results, [step(ours), *(p.grad for p in ours.parameters())])
-        seconds = time_in_turn({"ours": partial(step, ours), "PyG": partial(step, theirs)}, repeats=setting.repeats)
-        case = f"{name}, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges{how}, {setting.threads_named}"
-        limit = sum(flop) / products
-        rows.append(Row(case, "forward, loss and backward", "s", seconds["ours"], {"PyG": seconds["PyG"]}, limit))
-    return rows
+    model = model.to(device).eval()  # dropout comes when the results are known to agree
+    with _flop_counted(model) as flop:
+        passes(model, trimmed=False)
+    results: dict[str, list[Any]] = {}
+    runs: dict[str, Callable[[], object]] = {}
+    for who in ("PyG", "PyG, trim_to_layer", "ours", "ours, trim_to_layer", "ours, trim=True"):
+        setting.progress(f"{name}: {who}")
+        copied, trimmed = copy.deepcopy(model), who.endswith("trim_to_layer")
+        if who.startswith("ours"):
+            accelerate(copied, trim=who.endswith("trim=True"))
+        results[who] = [passes(copied, trimmed), *(p.grad for p in copied.parameters())]
+        optimizer = torch.optim.Adam(copied.parameters(), 1e-3)
+        runs[who] = partial(train, copied.train(), optimizer, trimmed, who.startswith("ours"))
+    for how in (", trim=True", "", ", trim_to_layer"):  # which PyG's norms of GCN notice
+        _check(f"{name}{how}", results["PyG, trim_to_layer" if how == ", trim_to_layer" else "PyG"], results[f"ours{how}"])
+    setting.progress(f"{name}: steps in turn")
+    seconds = {who: total / _STEPS for who, total in time_in_turn(runs, repeats=setting.repeats).items()}
+    case = f"{name}, {batch.num_nodes} nodes, {batch.edge_index.shape[1]} edges"
+    peers_of = {who: seconds[who] for who in ("PyG", "PyG, trim_to_layer")}
+    limit = sum(flop) / products
+    return [
+        Row(f"{case}{how}, {setting.threads_named}", "training step", "s", seconds[f"ours{how}"], peers_of, limit)
+        for how in (", trim=True", "", ", trim_to_layer")
+    ]
 
 
 @contextmanager

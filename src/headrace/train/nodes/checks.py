@@ -62,7 +62,10 @@ def _check_split(data: Dataset, name: str) -> None:
         if name == "train":
             state = "empty" if ids is not None else "missing"
             sizes = ", ".join(f"{n} ({len(i)})" for n, i in data.splits.items()) or "none"
-            raise ValueError(f"the split 'train' is {state}: there is nothing to learn from (splits: {sizes})")
+            raise ValueError(
+                f"the split 'train' is {state}: there is nothing to learn from (splits: {sizes}). Name the nodes to learn from: "
+                "headrace import with --split-column, or Dataset(splits=)"
+            )
         if ids is not None:
             raise ValueError(f"the split {name!r} is empty: give it nodes, or leave it out")
         return
