@@ -145,7 +145,7 @@ def test_a_batch_with_more_room_has_the_losses_gradients_and_memory(stream, para
     recipe.close()
 
 
-class Eager(capturing._Recorded):
+class Eager(capturing._RecordedStep):
     """Computes on the padded twin, in place of a recording."""
 
     made = 0
@@ -163,7 +163,7 @@ class Eager(capturing._Recorded):
 
 @pytest.mark.parametrize("parallel", ["1x1x1", "2x2x2"])
 def test_steps_on_padded_twins_train_as_steps_as_usual_do(stream, parallel, monkeypatch):
-    monkeypatch.setattr(capturing, "_Recorded", Eager)
+    monkeypatch.setattr(capturing, "_RecordedStep", Eager)
     monkeypatch.setattr(hr.train.TemporalOptions, "__post_init__", lambda self: None)  # without a GPU it is refused
     usual, replayed = (trained(stream, options(parallel=parallel, lanes="together", capture=c)) for c in ("never", "always"))
     assert replayed[1].captured.replays == len(replayed[0].losses) - 4

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from headrace._capture import recording
+from headrace._capture import Recorded
 from headrace.nn import GNN, TGN
 
 _LOOK = 4  # batches computed as usual before the first recording, to see how large they are
@@ -106,7 +105,7 @@ class CapturedStep:
         self.recordings = self.replays = 0
         self._shape: Room | None = None  # room for all batches so far
         self._room: Room | None = None  # what is recorded, or to be recorded again
-        self._recorded: _Recorded | None = None
+        self._recorded: _RecordedStep | None = None
 
     @property
     def room(self) -> Room | None:
@@ -128,7 +127,7 @@ class CapturedStep:
             self._room = self._shape
             self.recordings += 1
         if self._recorded is None:
-            self._recorded = _Recorded(self.model, self.loss, self._room, batch)
+            self._recorded = _RecordedStep(self.model, self.loss, self._room, batch)
         self.replays += 1
         return self._recorded.replay(batch)
 
@@ -143,35 +142,27 @@ class CapturedStep:
         self._shape, self._room = (None if shape is None else self.kind(*map(tuple, shape)) for shape in state["shapes"])
 
 
-class _Recorded:
+class _RecordedStep:
+    """Forward and backward of a padded twin, which batches are copied into."""
+
     def __init__(self, model: nn.Module, loss: Loss, room: Room, batch: Padding) -> None:
-        self.batch = batch.padded(room, model)
-        self.batch.rehearse(batch)
+        self.twin = batch.padded(room, model)
+        self.twin.rehearse(batch)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        device = self.parameters[0].device
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.random.fork_rng([device]):  # what is tried out here draws no numbers of the run
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    loss(self.batch)[0].backward()  # type: ignore[no-untyped-call]
-                    self._forget()
-            torch.cuda.current_stream(device).wait_stream(stream)
-            self.graph = torch.cuda.CUDAGraph()
-            with recording(self.graph, stream):
-                captured, *self.beside = loss(self.batch)
-                captured.backward()  # type: ignore[no-untyped-call]
-        self.captured = captured.detach()
-        self.gradients = [p.grad for p in self.parameters]
-        self._forget()
+        self.recorded = Recorded(lambda: self._differentiated(loss), self.parameters[0].device)
 
-    def replay(self, batch: Padding) -> tuple[Tensor, ...]:
-        self.batch.fill(batch)
-        self.graph.replay()
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
-        return self.captured, *self.beside
-
-    def _forget(self) -> None:
+    def _differentiated(self, loss: Loss) -> tuple[tuple[Tensor, ...], list[Tensor | None]]:
+        """What the loss returns, and the gradients, which no parameter keeps."""
+        made, *beside = loss(self.twin)
+        made.backward()  # type: ignore[no-untyped-call]
+        gradients = [p.grad for p in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
+        return (made.detach(), *beside), gradients
+
+    def replay(self, batch: Padding) -> tuple[Tensor, ...]:
+        self.twin.fill(batch)
+        outcome, gradients = self.recorded.replay()
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return outcome

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace._capture import recording
+from headrace._capture import Recorded
 from headrace.bench.events.long_stream import long_stream
 from headrace.bench.events.products import Products
 from headrace.bench.events.pyg_tgn import PygTgn
@@ -204,19 +204,7 @@ def _products(recipe: TemporalRecipe) -> tuple[int, Callable[[], None]]:
         recipe.losses(rows, events, None).mean().backward()  # type: ignore[no-untyped-call]
     model.zero_grad(set_to_none=True)
     work = products.alone()
-    return count, work if recipe.device.type == "cpu" else _as_one_launch(work, recipe.device)
-
-
-def _as_one_launch(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with recording(graph, stream):
-        work()
-    return graph.replay
+    return count, work if recipe.device.type == "cpu" else Recorded(work, recipe.device).replay
 
 
 def _middle(recipe: TemporalRecipe) -> tuple[EventBatch, Tensor]:

@@ -15,7 +15,7 @@ from headrace.nn import GCLSTM, TGCN, Cell
 from headrace.snapshots import Group, Operators
 from headrace.snapshots.lanes import Lanes
 from headrace.snapshots.streams import Place
-from headrace.train.snapshots.captured import Recorded
+from headrace.train.snapshots.captured import RecordedPiece
 
 Outcome = tuple[Tensor, Sequence[Tensor | None]]  # loss, gradients
 WIDE, HIDDEN = 128, 256
@@ -31,7 +31,7 @@ class Case:
     head: nn.Linear
     groups: tuple[Group, ...]
     target: Tensor  # [groups, num_nodes]
-    recorded: list[Recorded] = field(default_factory=list)
+    recorded: list[RecordedPiece] = field(default_factory=list)
 
     @classmethod
     def of(cls, snapshots: Snapshots, model: str, window: int) -> Case:
@@ -54,7 +54,7 @@ class Case:
     def captured(self, place: Place | None, *, count: int = 2) -> Callable[[], Outcome]:
         """The step, recorded once and replayed. Recordings of a case share their memory: each overwrites what others gave."""
         after = self.recorded[-1] if self.recorded else None
-        recorded = Recorded(self._loss(place, count), [], self.parameters, self.snapshots.device, after)
+        recorded = RecordedPiece(self._loss(place, count), [], self.parameters, self.snapshots.device, after)
         self.recorded.append(recorded)
         return lambda: recorded.replay([])
 

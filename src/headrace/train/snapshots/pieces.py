@@ -12,7 +12,7 @@ from headrace.snapshots.lanes import Lanes
 from headrace.snapshots.operators import Chain, Operators
 from headrace.snapshots.rows import Group
 from headrace.snapshots.streams import OneStream, Place, TwoStreams
-from headrace.train.snapshots.captured import Recorded
+from headrace.train.snapshots.captured import RecordedPiece
 from headrace.train.snapshots.heads.head import Head
 from headrace.train.snapshots.joint import differentiated
 from headrace.train.snapshots.options import SnapshotOptions
@@ -40,7 +40,7 @@ class Pieces:
             if self.captures
             else f"pieces are launched operator by operator: {why_not or 'capture never'}"
         )
-        self._recorded: dict[int, Recorded] = {}  # by number of groups
+        self._recorded: dict[int, RecordedPiece] = {}  # by number of groups
 
     def _why_not(self) -> str | None:
         if not (self.operators.stacks and self.operators.one_graph):
@@ -59,9 +59,9 @@ class Pieces:
             self._recorded[len(groups)] = self._record(partial(self._loss, tuple(groups), len(told)), inputs)
         return self._recorded[len(groups)].replay(inputs)
 
-    def _record(self, loss: partial[Tensor], inputs: Sequence[Tensor]) -> Recorded:
+    def _record(self, loss: partial[Tensor], inputs: Sequence[Tensor]) -> RecordedPiece:
         after = next(reversed(self._recorded.values()), None)
-        return Recorded(loss, inputs, self.parameters, self.device, after)
+        return RecordedPiece(loss, inputs, self.parameters, self.device, after)
 
     def _launched(self, groups: Sequence[Group]) -> tuple[Tensor, list[Tensor | None]]:
         rows = self.lanes.rows(groups) if self.overlap else self.operators.rows(groups)
