@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,16 +55,18 @@ def plain_scores(stream, model, chosen, candidates):
             memory = model.update(rows[batch.nodes], batch, None)
             letters = model.letters(memory, batch, None)
             for event in range(begin, batch.end) if begin >= splits.val else ():
-                asked = torch.cat([stream.src[event : event + 1], stream.dst[event : event + 1], candidates(event)]).long()
+                asked = torch.cat([stream.src[event : event + 1], stream.dst[event : event + 1], candidates(event)]).long().numpy()
                 bound = min(int(torch.searchsorted(stream.time, stream.time[event])), begin)
-                bounds, times = torch.full_like(asked, bound), stream.time[event].expand(len(asked))
-                nodes, blocks, dt, _ = evaluator.replay._neighborhood(asked, bounds, times)
-                states = rows[nodes]
-                event_of, has, memory_time = evaluator.replay._mail(nodes, begin, 0)
-                mail_dt = torch.where(has, stream.time[event_of] - memory_time, 0)
+                bounds, times = np.full_like(asked, bound), stream.time[event].expand(len(asked)).numpy()
+                (part,) = evaluator.replay._neighborhoods(asked, bounds, times, np.array([len(asked)]))
+                states = rows[torch.from_numpy(part.nodes)]
+                event_of, has, memory_time = evaluator.replay._mail(
+                    part.nodes, np.full_like(part.nodes, begin), np.zeros_like(part.nodes)
+                )
+                mail_dt = torch.from_numpy(np.where(has, stream.time.numpy()[event_of] - memory_time, 0))
                 width = model.tgn.memory_width
-                updated = model.tgn.update(states[:, :width], states[:, width:], mail_dt, has_mail=has)
-                z = model.tgn.embed(updated, blocks, dt)
+                updated = model.tgn.update(states[:, :width], states[:, width:], mail_dt, has_mail=torch.from_numpy(has))
+                z = model.tgn.embed(updated, part.blocks, torch.from_numpy(part.dt))
                 scores.append(model.tgn.score(z[:1].expand(len(asked) - 1, -1), z[1:]))
             rows[batch.nodes[batch.written]] = letters
     return torch.stack(scores).double()
