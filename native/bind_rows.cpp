@@ -166,6 +166,7 @@ void dropout_into(const In& x, Out out, uint64_t seed, uint32_t dropped, double 
 
 void bind_rows(nb::module_& m) {
     m.def("keep_freed_memory", &keep_freed_memory, "keep"_a);
+    m.def("share_one_heap", &share_one_heap);
     nb::class_<Pool>(m, "Pool")
         .def("__init__", [](Pool*, int64_t) { fail("use Pool.create"); })
         .def_static("create", [](int64_t limit) { return std::make_shared<Pool>(std::max<int64_t>(limit, 0)); }, "limit"_a)

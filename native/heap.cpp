@@ -17,4 +17,10 @@ void keep_freed_memory([[maybe_unused]] bool keep) {
 #endif
 }
 
+void share_one_heap() {
+#if defined(__GLIBC__)
+    mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 }  // namespace headrace

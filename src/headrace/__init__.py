@@ -11,6 +11,13 @@ if "OMP_WAIT_POLICY" not in _os.environ:
 # Torch asks for huge pages for its large CPU tensors if told to: 512 times fewer page faults. It reads this at its first tensor.
 _os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
+from headrace import _native
+
+# Large tensors of all threads come from one heap of malloc, and stay in it: in heaps of their own, which glibc gives to threads,
+# they have no room, and a step that overlaps two threads spent a third of its time on fresh pages.
+if "MALLOC_ARENA_MAX" not in _os.environ and "glibc.malloc.arena_max" not in _os.environ.get("GLIBC_TUNABLES", ""):
+    _native.share_one_heap()
+
 from headrace import cluster, kernels, loader, nn, pipeline, plan, ranks, sample, snapshots, store, temporal, train
 from headrace.graph import Dataset, EventStream, Graph, HeteroGraph, Snapshots, generate, load, reorder
 from headrace.graph import open_dataset as open

@@ -30,7 +30,8 @@ def test_published_accuracy_is_reached(data_root, name, options, published, with
 @pytest.mark.slow
 def test_sampled_sage_is_within_a_point_of_full_batch(data_root):
     data = hr.load("coauthor_physics", data_root)
-    options = {"model": "sage", "hidden": 64, "layers": 2, "lr": 0.01, "weight_decay": 5e-4, "validate_every": 5, "repeats": 3}
+    options = {"model": "sage", "hidden": 64, "layers": 2, "lr": 0.01, "weight_decay": 5e-4, "features": "rows"}
+    options |= {"validate_every": 5, "repeats": 3}
     whole = mean_accuracy(data, full_batch=True, epochs=30, **options)
     sampled = mean_accuracy(data, fanout=(15, 10), batch_size=50, epochs=15, **options)
     assert sampled == pytest.approx(whole, abs=0.01)

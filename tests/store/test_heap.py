@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from child import run_python
 from headrace import _native
 from headrace.store import heap, kept_memory, returned_memory
 
@@ -95,7 +96,7 @@ def test_threads_count_together():
         with kept_memory():
             inside.wait()
             leave.wait()
-        for _ in range(20):
+        for _ in range(60):
             with kept_memory():
                 if heap._holders < 1:
                     wrong.append(heap._holders)
@@ -154,3 +155,41 @@ def test_nothing_is_kept_where_memory_is_returned(monkeypatch):
             assert True not in told[4:]
         assert told[-1] is False
     assert heap._frugal == 0
+
+
+THREADS = """
+import resource, threading
+import headrace, torch
+from headrace.store import kept_memory
+
+torch.set_num_threads(1)
+
+def steps():
+    for _ in range(60):
+        torch.ones(6 << 20).add(1.0)  # 24 MiB each
+
+def faults_of_a_thread():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    thread = threading.Thread(target=steps)
+    thread.start()
+    thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with kept_memory():
+    first, later = faults_of_a_thread(), faults_of_a_thread()
+print(first, later)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults, and the heap is glibc's")
+def test_threads_share_the_heap_that_is_kept():
+    # Without huge pages every page is a fault that is counted: two tensors have 12,288, sixty times.
+    shared = sum(map(int, run_python("-c", THREADS, THP_MEM_ALLOC_ENABLE="0").stdout.split()))
+    alone = sum(map(int, run_python("-c", THREADS, THP_MEM_ALLOC_ENABLE="0", MALLOC_ARENA_MAX="8").stdout.split()))
+    assert shared < alone / 2
+
+
+def test_who_set_the_number_of_heaps_keeps_it():
+    count = "import importlib, headrace; headrace._native.share_one_heap = lambda: print('shared'); importlib.reload(headrace)"
+    assert run_python("-c", count).stdout == "shared\n"
+    assert run_python("-c", count, MALLOC_ARENA_MAX="4").stdout == ""

@@ -234,7 +234,7 @@ class Iterations(Watcher):
 @pytest.mark.slow
 def test_slow_reads_and_writes_are_off_the_critical_path():
     """2 ms of sleep in each: an iteration whose attention and backward pass take 6 ms or more is longer by less than 1 ms."""
-    recipe, options = recipe_of(stream(12_000, 400), batch_size=200, hidden=64)
+    recipe, options = recipe_of(stream(12_000, 400), batch_size=200, hidden=96)
     watcher = Iterations()
     store, slept = recipe.memories[0].store, []
     gather, put = store.gather, store.put_

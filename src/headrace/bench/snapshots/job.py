@@ -19,6 +19,7 @@ from headrace.bench.snapshots.peer import PeerTraining
 from headrace.graph.known.named import named_snapshots
 from headrace.ranks import Exchange, GroupRanks, Ranks, guarded, join
 from headrace.snapshots import balance, equal
+from headrace.store import kept_memory
 from headrace.train import SnapshotOptions, Trainer
 from headrace.train.fit import Setup, torch_threads
 from headrace.train.snapshots.recipe import SnapshotRecipe
@@ -71,7 +72,8 @@ class SnapshotJob:
 def rank(path: str) -> None:
     """One rank of a job; rank 0 writes what all measured."""
     job = SnapshotJob(Path(path), **json.loads((Path(path) / "job.json").read_text()))
-    with torch_threads(job.threads), join() as ranks, guarded(ranks), ExitStack() as opened:
+    # Freed memory stays from epoch to epoch, as it does in a run: an epoch here is a step.
+    with torch_threads(job.threads), join() as ranks, guarded(ranks), kept_memory(), ExitStack() as opened:
         windows = Windows.of(named_snapshots(job.spec, every=None), job.of("balanced"))
         systems = {name: _Ours(job.of(name), windows, ranks, opened) for name in job.systems}
         turns: list[tuple[str, Any]] = list(systems.items())

@@ -182,12 +182,13 @@ class TemporalRecipe(Recipe):
         self._prepare(epoch)
         self.copies.begin(lambda copy: self._base(epoch) + self.schedule.first_ticket(copy, iteration))
         cells = [(n, trainer) for n in range(iteration, self.schedule.iterations) for trainer in self.copies.trainers]
+        sets_of = self._sets_ahead(epoch, [self.schedule.turn(*cell) for cell in cells])
 
         def prepare(cell: tuple[int, int]) -> TurnBatch:
             turn = self.schedule.turn(*cell)
             if turn is None or not turn.reads:
                 return TurnBatch(turn, epoch)
-            made = self._sets(epoch, turn)
+            made = next(sets_of)
             sets = [batch.to(self.device) for batch in made]
             if not self.has_memory:
                 return TurnBatch(turn, epoch, sets)
@@ -200,6 +201,15 @@ class TemporalRecipe(Recipe):
         self._take_up(epoch, iteration)
         self._pipeline = Pipeline(cells, [Stage("prepare", prepare)], staleness=self.options.staleness, trace=self.trace)
         return iter(self._pipeline)
+
+    def _sets_ahead(self, sweep: int, turns: Sequence[Turn | None]) -> Iterator[list[EventBatch]]:
+        """The sets of each turn that reads, as many turns made in one pass as may be ahead."""
+        reading = [turn for turn in turns if turn is not None and turn.reads]
+        j, many = self.schedule.j, max(self.options.staleness, 1)
+        for begin in range(0, len(reading), many):
+            made = self._made([asked for turn in reading[begin : begin + many] for asked in self._asked(sweep, turn)])
+            for first in range(0, len(made), j):
+                yield made[first : first + j]
 
     def _take_up(self, sweep: int, iteration: int) -> None:
         """Make the batches again that trainers stay on, with the rows that they were read with."""
