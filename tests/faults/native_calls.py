@@ -1,7 +1,7 @@
 """Good arguments for every function of the native module, by name; stateful classes as short sequences of calls.
 
-Left out: `keep_freed_memory`, which takes a flag of the process. The bare loops of benchmarks follow indices without a look, and
-`gather_trained` and `add_trained` follow addresses: those are always good here.
+Left out: `keep_freed_memory` and `share_one_heap`, which are about the whole process. The bare loops of benchmarks follow indices
+without a look, and `gather_trained` and `add_trained` follow addresses: those are always good here.
 """
 
 import tempfile
